@@ -1,0 +1,15 @@
+//! ringway: files to sockets through io_uring, one pinned thread per core.
+#![deny(unsafe_code)]
+
+pub mod clock;
+pub mod config;
+pub mod control;
+pub mod error;
+pub mod http;
+pub mod ring;
+pub mod serve;
+pub mod shard;
+pub mod store;
+pub mod sys;
+pub mod telemetry;
+pub mod transfer;

@@ -1,0 +1,2 @@
+//! Parse, run a mode, exit code.
+fn main() {}

@@ -1,0 +1,2 @@
+//! What is counted, and how it is told.
+pub mod tally;
