@@ -19,7 +19,7 @@ pub struct ShardPublic {
     /// The ring thread has ended.
     pub ended: AtomicBool,
     /// What it counts.
-    pub tally: Tally,
+    pub tally: std::sync::Arc<Tally>,
     /// How it is told to drain and stop.
     pub mailbox: Mailbox,
 }
