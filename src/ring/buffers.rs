@@ -22,6 +22,7 @@ pub struct Arena {
     free: RefCell<Vec<u16>>,
     count: usize,
     registered: Cell<bool>,
+    returned: Cell<bool>,
     tally: Arc<Tally>,
 }
 
@@ -34,7 +35,7 @@ impl Arena {
         tally.buffers_busy.set(0);
         tally.buffer_pool_bytes.set(memory.len() as u64);
         let free = RefCell::new((0..count as u16).rev().collect());
-        Ok(Rc::new(Self { memory, free, count, registered: Cell::new(false), tally }))
+        Ok(Rc::new(Self { memory, free, count, registered: Cell::new(false), returned: Cell::new(false), tally }))
     }
 
     /// The whole of it, for registration as fixed buffer 0.
@@ -57,6 +58,11 @@ impl Arena {
         self.registered.get()
     }
 
+    /// Whether a buffer came home since this was last asked.
+    pub fn take_returned(&self) -> bool {
+        self.returned.replace(false)
+    }
+
     /// Buffers nobody holds.
     pub fn idle(&self) -> usize {
         self.free.borrow().len()
@@ -66,7 +72,7 @@ impl Arena {
     pub fn lease(self: &Rc<Self>) -> Option<ArenaLease> {
         let index = self.free.borrow_mut().pop()?;
         self.count_lent();
-        Some(ArenaLease { arena: Rc::clone(self), index })
+        Some(ArenaLease { arena: Rc::clone(self), index, pinned: None })
     }
 
     fn count_lent(&self) {
@@ -81,6 +87,7 @@ impl Arena {
 pub struct ArenaLease {
     arena: Rc<Arena>,
     index: u16,
+    pinned: Option<Rc<Cell<u32>>>,
 }
 
 impl ArenaLease {
@@ -93,6 +100,13 @@ impl ArenaLease {
     /// Whether it may be named as part of fixed buffer 0.
     pub fn is_registered(&self) -> bool {
         self.arena.is_registered()
+    }
+
+    /// Counts this buffer in `pinned` until it comes home.
+    pub fn pinned_by(mut self, pinned: &Rc<Cell<u32>>) -> Self {
+        pinned.set(pinned.get() + 1);
+        self.pinned = Some(Rc::clone(pinned));
+        self
     }
 
     /// The first `len` bytes.
@@ -110,6 +124,10 @@ impl ArenaLease {
 
 impl Drop for ArenaLease {
     fn drop(&mut self) {
+        if let Some(pinned) = &self.pinned {
+            pinned.set(pinned.get() - 1);
+        }
+        self.arena.returned.set(true);
         self.arena.free.borrow_mut().push(self.index);
         self.arena.count_lent();
     }
@@ -194,6 +212,14 @@ impl RecvPool {
         shared.store(self.tail.get(), Ordering::Release);
         self.available.set(self.available.get() + 1);
         self.tally.ring_buffers_available.set(u64::from(self.available.get()));
+    }
+
+    /// The buffer provided at one position of the ring, as the kernel would read it.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn provided_at(&self, head: u16) -> u16 {
+        let base: *const BufRingEntry = self.ring.base().cast();
+        // SAFETY: the index is masked to the ring's size.
+        unsafe { (*base.add(usize::from(head & (self.entries - 1)))).bid() }
     }
 
     /// The simulated kernel chooses a buffer and writes into it.

@@ -144,7 +144,9 @@ impl Kernel {
     /// Registers the provided-buffer ring of multishot receives.
     pub fn register_recv_pool(&self, pool: &RecvPool) -> io::Result<()> {
         // SAFETY: the pool's mappings outlive the ring, as the arena does (R6).
-        unsafe { self.ring.submitter().register_buf_ring(pool.ring_address(), pool.entries(), RECV_GROUP) }
+        unsafe {
+            self.ring.submitter().register_buf_ring_with_flags(pool.ring_address(), pool.entries(), RECV_GROUP, 0)
+        }
     }
 
     /// Caps the io-wq workers of this thread and pins them to `cpu`.
@@ -245,9 +247,8 @@ impl Kernel {
     pub fn stage_cancel(&mut self, token: Token, chain: bool) {
         let parts: &[Part] = if chain { &[Part::Poll, Part::Fill, Part::Main] } else { &[Part::Main] };
         for &part in parts {
-            self.staged.push(
-                opcode::AsyncCancel::new(token.encode(part)).build().user_data(token.encode(Part::Cancel)),
-            );
+            self.staged
+                .push(opcode::AsyncCancel::new(token.encode(part)).build().user_data(token.encode(Part::Cancel)));
         }
     }
 

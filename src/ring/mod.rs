@@ -30,6 +30,9 @@ pub mod slot;
 pub mod submitted;
 pub mod token;
 
+#[cfg(test)]
+mod tests;
+
 use crate::clock::{Clock, Nanos};
 use crate::telemetry::tally::{RingErrno, Tally};
 use buffers::{RecvLease, RecvPool};
@@ -124,13 +127,7 @@ impl Ring {
         Self::over(Backend::Sim(Box::new(sim)), ops, recv_pool, tally, clock)
     }
 
-    fn over(
-        backend: Backend,
-        ops: usize,
-        recv_pool: Option<Rc<RecvPool>>,
-        tally: Arc<Tally>,
-        clock: Clock,
-    ) -> Self {
+    fn over(backend: Backend, ops: usize, recv_pool: Option<Rc<RecvPool>>, tally: Arc<Tally>, clock: Clock) -> Self {
         Self {
             table: RefCell::new(Table::new(ops)),
             backend: RefCell::new(backend),
@@ -201,8 +198,7 @@ impl Ring {
         };
         self.tally.ring_sqes.add(submitted.sqes);
         self.tally.ring_sq_full.add(submitted.sq_full);
-        let enters =
-            if wait.is_some() { &self.tally.ring_enters_wait } else { &self.tally.ring_enters_submit };
+        let enters = if wait.is_some() { &self.tally.ring_enters_wait } else { &self.tally.ring_enters_submit };
         enters.add(submitted.enters);
         Ok(())
     }
@@ -251,6 +247,11 @@ impl Ring {
                 self.events.borrow_mut().push_back(event);
             }
         }
+        self.wake_waiter(table);
+    }
+
+    /// A slot may be free: whoever waits longest for one tries again (R2).
+    fn wake_waiter(&self, table: &Table) {
         if !table.is_full()
             && let Some(task) = self.waiters.borrow_mut().pop_front()
         {

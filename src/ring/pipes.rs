@@ -23,6 +23,7 @@ pub struct PipePool {
     most: usize,
     want: usize,
     null: OwnedFd,
+    returned: Cell<bool>,
     tally: Arc<Tally>,
 }
 
@@ -37,7 +38,15 @@ impl PipePool {
     /// A pool of at most `most` pipes, each of `want` bytes where the kernel grants it.
     pub fn new(most: usize, want: usize, tally: Arc<Tally>) -> io::Result<Rc<Self>> {
         let null = OwnedFd::from(std::fs::OpenOptions::new().write(true).open("/dev/null")?);
-        Ok(Rc::new(Self { idle: RefCell::default(), made: Cell::new(0), most, want, null, tally }))
+        Ok(Rc::new(Self {
+            idle: RefCell::default(),
+            made: Cell::new(0),
+            most,
+            want,
+            null,
+            returned: Cell::new(false),
+            tally,
+        }))
     }
 
     /// Borrows an empty pipe; `None` at the budget, or where the kernel grants none worth having.
@@ -50,6 +59,27 @@ impl PipePool {
         let pipe = Pipe { ends: Some(ends), pool: Rc::clone(self) };
         self.count();
         Some(pipe)
+    }
+
+    /// Whether a pipe came home since this was last asked.
+    pub fn take_returned(&self) -> bool {
+        self.returned.replace(false)
+    }
+
+    /// Whether a pipe can be had now or after waiting for one that is lent.
+    pub fn can_lease(&self) -> bool {
+        self.made.get() > 0 || self.ready()
+    }
+
+    /// Makes sure that there is at least one pipe; false where the kernel grants none worth having.
+    fn ready(&self) -> bool {
+        match self.make() {
+            Some(ends) => {
+                self.idle.borrow_mut().push(ends);
+                true
+            }
+            None => false,
+        }
     }
 
     fn make(&self) -> Option<Ends> {
@@ -131,6 +161,7 @@ impl Pipe {
 impl Drop for Pipe {
     fn drop(&mut self) {
         let Some(ends) = self.ends.take() else { return };
+        self.pool.returned.set(true);
         // FIONREAD is the kernel's own count, so this holds whatever our bookkeeping believes.
         let clean = sys::pipe_bytes(ends.read.as_fd()).and_then(|held| {
             if held == 0 {

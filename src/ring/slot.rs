@@ -238,11 +238,7 @@ impl Table {
             }
             Phase::Notifying if !slot.taken => {
                 slot.taken = true;
-                Some(Completion {
-                    result: slot.result.expect("a notifying slot has a result"),
-                    filled: None,
-                    op: None,
-                })
+                Some(Completion { result: slot.result.expect("a notifying slot has a result"), filled: None, op: None })
             }
             _ => None,
         }
@@ -273,11 +269,8 @@ impl Table {
 
     /// Orphans everything; the tokens of what must be cancelled.
     pub fn orphan_all(&mut self) -> Vec<Token> {
-        let tokens: Vec<Token> = self
-            .slots
-            .iter()
-            .map(|(index, slot)| Token { index: index as u32, generation: slot.generation })
-            .collect();
+        let tokens: Vec<Token> =
+            self.slots.iter().map(|(index, slot)| Token { index: index as u32, generation: slot.generation }).collect();
         tokens.into_iter().filter(|token| self.orphan(*token)).collect()
     }
 

@@ -1,9 +1,9 @@
 //! The future of one operation: await it, or drop it and the slot is orphaned (R3).
 
+use super::Ring;
 use super::op::Op;
 use super::slot::{Completion, Owner};
 use super::token::Token;
-use super::Ring;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -48,13 +48,20 @@ impl Future for Submitted<'_> {
                 };
                 Poll::Pending
             }
-            State::InFlight(token) => match self.ring.table.borrow_mut().take(token) {
-                Some(completion) => Poll::Ready(completion),
-                None => {
-                    self.state = State::InFlight(token);
-                    Poll::Pending
+            State::InFlight(token) => {
+                let mut table = self.ring.table.borrow_mut();
+                match table.take(token) {
+                    Some(completion) => {
+                        self.ring.wake_waiter(&table);
+                        Poll::Ready(completion)
+                    }
+                    None => {
+                        drop(table);
+                        self.state = State::InFlight(token);
+                        Poll::Pending
+                    }
                 }
-            },
+            }
             State::Done => panic!("an operation was polled after its result was taken"),
         }
     }
@@ -62,11 +69,13 @@ impl Future for Submitted<'_> {
 
 impl Drop for Submitted<'_> {
     fn drop(&mut self) {
-        if let State::InFlight(token) = self.state
-            && self.ring.table.borrow_mut().orphan(token)
-        {
+        let State::InFlight(token) = self.state else { return };
+        let in_flight = self.ring.table.borrow_mut().orphan(token);
+        if in_flight {
             self.ring.tally.ring_orphans.add(1);
             self.ring.stage_cancel(token);
+        } else {
+            self.ring.wake_waiter(&self.ring.table.borrow());
         }
     }
 }

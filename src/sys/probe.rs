@@ -109,9 +109,8 @@ pub fn run(pipe_bytes_wanted: usize) -> Result<Capabilities, ProbeError> {
     multishot_recv(&mut ring).map_err(at("receive with one multishot operation and provided buffers (Linux 6.0)"))?;
     let (send_zc, zc_reports) = if known.is_supported(opcode::SendZc::CODE) { zero_copy() } else { (false, false) };
     let splice = known.is_supported(opcode::Splice::CODE) && splice_gives_again().unwrap_or(false);
-    let pipe_bytes = super::pipe()
-        .and_then(|(_read, write)| super::size_pipe(write.as_fd(), pipe_bytes_wanted))
-        .unwrap_or(0);
+    let pipe_bytes =
+        super::pipe().and_then(|(_read, write)| super::size_pipe(write.as_fd(), pipe_bytes_wanted)).unwrap_or(0);
     let file = temporary();
     let splice_pages = file.as_ref().and_then(|file| pages(file).ok()).unwrap_or(SplicePages::Unknown);
     let cachestat = file.as_ref().is_some_and(|file| super::cached_pages(file.as_fd(), 0, 4096).is_ok());
@@ -145,7 +144,7 @@ fn multishot_recv(ring: &mut IoUring) -> io::Result<()> {
     let table = Mapping::new(4096, false)?;
     let buffer = Mapping::new(4096, false)?;
     // SAFETY: both mappings are unmapped at the end of this function, after the group was unregistered.
-    unsafe { ring.submitter().register_buf_ring(table.base() as u64, 1, 0) }?;
+    unsafe { ring.submitter().register_buf_ring_with_flags(table.base() as u64, 1, 0, 0) }?;
     let base: *mut types::BufRingEntry = table.base().cast();
     // SAFETY: entry 0 lies in the mapping and the kernel has not been told of it yet.
     let entry = unsafe { &mut *base };
@@ -260,9 +259,7 @@ pub fn why_denied(error: &io::Error) -> String {
         Some(libc::ENOSYS) => "this kernel has no io_uring, or a sandbox hides it: use Linux 6.1 or newer, and a \
              seccomp profile that allows io_uring_setup, io_uring_enter and io_uring_register"
             .to_owned(),
-        Some(libc::ENOMEM) => {
-            "raise RLIMIT_MEMLOCK (LimitMEMLOCK= in systemd, --ulimit memlock in Docker)".to_owned()
-        }
+        Some(libc::ENOMEM) => "raise RLIMIT_MEMLOCK (LimitMEMLOCK= in systemd, --ulimit memlock in Docker)".to_owned(),
         Some(libc::EMFILE) => "raise RLIMIT_NOFILE (LimitNOFILE= in systemd)".to_owned(),
         _ => "ringway needs Linux 6.1 or newer with io_uring".to_owned(),
     }

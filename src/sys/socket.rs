@@ -102,6 +102,13 @@ pub fn reset_on_close(socket: BorrowedFd<'_>) {
     };
 }
 
+/// Whether a send would take anything now (poll(2) without waiting).
+pub fn has_room(socket: BorrowedFd<'_>) -> bool {
+    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one live pollfd, no wait.
+    unsafe { libc::poll(&mut poll, 1, 0) > 0 }
+}
+
 /// accept4(2), non-blocking and close-on-exec: empties the queue of a listener about to close.
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: null address pointers are allowed; the result is checked.
