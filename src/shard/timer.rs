@@ -76,9 +76,9 @@ mod tests {
         let mut wheel = Wheel::new(Nanos(0));
         wheel.set(Nanos(1_000_000_000), 1);
         wheel.set(Nanos(200_000_000_000), 2);
-        assert_eq!(fired(&mut wheel, Nanos(999_000_000)), []);
+        assert_eq!(fired(&mut wheel, Nanos(999_000_000)), Vec::<u64>::new());
         assert_eq!(fired(&mut wheel, Nanos(1_064_000_000)), [1]);
-        assert_eq!(fired(&mut wheel, Nanos(199_000_000_000)), []);
+        assert_eq!(fired(&mut wheel, Nanos(199_000_000_000)), Vec::<u64>::new());
         assert_eq!(fired(&mut wheel, Nanos(200_100_000_000)), [2]);
         assert_eq!(wheel.next(Nanos(0)), None);
     }
