@@ -10,7 +10,8 @@ fn curl_gets_every_size_and_resumes() {
     }
     let server = Start::new(tree::shared()).spawn();
     for size in tree::SIZES {
-        let body = output(Command::new("curl").args(["-sSf", "--max-time", "60", &server.url(&format!("/{size}.bin"))]));
+        let body =
+            output(Command::new("curl").args(["-sSf", "--max-time", "60", &server.url(&format!("/{size}.bin"))]));
         assert_eq!(sha256(&body), tree::hash_of(size), "{size}");
     }
     let folder = tempfile::tempdir().unwrap();
@@ -89,8 +90,7 @@ for size in sys.argv[2:]:
 ";
     let sizes: Vec<String> = tree::SIZES.iter().map(ToString::to_string).collect();
     let told = output(Command::new("python3").args(["-c", program, &server.address().to_string()]).args(&sizes));
-    let expected: String =
-        tree::SIZES.iter().map(|size| format!("200 {size} {}\n", tree::hash_of(*size))).collect();
+    let expected: String = tree::SIZES.iter().map(|size| format!("200 {size} {}\n", tree::hash_of(*size))).collect();
     assert_eq!(String::from_utf8(told).unwrap(), expected);
 }
 

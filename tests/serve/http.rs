@@ -189,7 +189,8 @@ fn methods_are_told_apart() {
     let (_folder, server) = small_site();
     for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"] {
         let mut client = server.client();
-        let reply = client.exchange(format!("{method} /a.txt HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n").as_bytes());
+        let reply =
+            client.exchange(format!("{method} /a.txt HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n").as_bytes());
         assert_eq!(reply.status, 405, "{method}");
         if !crate::support::against_nginx() {
             let allow = reply.header("allow").unwrap_or_else(|| panic!("Allow is missing for {method}"));
@@ -356,7 +357,14 @@ fn chunked_in_http_1_0_is_refused() {
 #[test]
 fn bad_chunks_end_the_connection() {
     let (_folder, server) = small_site();
-    for body in ["z\r\nhello\r\n", "5\nhello\r\n0\r\n\r\n", "5\r\nhelloXX0\r\n\r\n", "ffffffffffffffffff\r\n", "-1\r\n", "5;a\nb\r\nhello\r\n0\r\n\r\n"] {
+    for body in [
+        "z\r\nhello\r\n",
+        "5\nhello\r\n0\r\n\r\n",
+        "5\r\nhelloXX0\r\n\r\n",
+        "ffffffffffffffffff\r\n",
+        "-1\r\n",
+        "5;a\nb\r\nhello\r\n0\r\n\r\n",
+    ] {
         let mut client = server.client();
         let head = "GET /a.txt HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n";
         client.send(format!("{head}{body}GET /b.txt HTTP/1.1\r\nHost: test\r\n\r\n").as_bytes());

@@ -156,7 +156,8 @@ fn connections_beyond_the_limit_are_turned_away_and_come_back() {
     let (_folder, server) = {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a.txt"), "inside").unwrap();
-        let start = Start::new(folder.path()).with("--connections-per-core", 8).core(crate::support::process::cpus()[0]);
+        let start =
+            Start::new(folder.path()).with("--connections-per-core", 8).core(crate::support::process::cpus()[0]);
         (folder, start.spawn())
     };
     if against_nginx() {

@@ -128,7 +128,8 @@ fn requests_are_counted_by_method_and_class() {
     client.get_with("/4096.bin", "If-None-Match: *\r\n");
     eventually("counts agree", Duration::from_secs(3), || {
         let metrics = server.metrics();
-        let count = |method, code| metrics.sum("ringway_http_requests_total", &[("method", method), ("code", code)]) as u64;
+        let count =
+            |method, code| metrics.sum("ringway_http_requests_total", &[("method", method), ("code", code)]) as u64;
         (count("GET", "2xx"), count("HEAD", "2xx"), count("GET", "4xx"), count("GET", "3xx")) == (6, 1, 1, 1)
     });
     assert_eq!(server.metrics().sum("ringway_connections_accepted_total", &[]) as u64, 1);
@@ -153,7 +154,12 @@ fn counters_never_fall() {
         for sample in last.samples.iter().filter(|sample| sample.name.ends_with("_total")) {
             let labels: Vec<(&str, &str)> = sample.labels.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
             let after = now.sum(&sample.name, &labels);
-            assert!(after >= sample.value, "round {round}: {} {labels:?} fell from {} to {after}", sample.name, sample.value);
+            assert!(
+                after >= sample.value,
+                "round {round}: {} {labels:?} fell from {} to {after}",
+                sample.name,
+                sample.value
+            );
         }
         last = now;
     }

@@ -132,8 +132,14 @@ fn a_folder_swapped_for_a_link_never_leads_out() {
             // RENAME_EXCHANGE: the name is now the folder, now the link, and never missing.
             while !stop.load(Ordering::Relaxed) {
                 let flags = rustix::fs::RenameFlags::EXCHANGE;
-                rustix::fs::renameat_with(rustix::fs::CWD, root.join("swap"), rustix::fs::CWD, root.join("swap-link"), flags)
-                    .expect("exchange");
+                rustix::fs::renameat_with(
+                    rustix::fs::CWD,
+                    root.join("swap"),
+                    rustix::fs::CWD,
+                    root.join("swap-link"),
+                    flags,
+                )
+                .expect("exchange");
             }
         });
         let start = Instant::now();
@@ -162,7 +168,8 @@ fn what_is_no_file_is_not_found_and_blocks_nobody() {
     let mut names = vec!["/fifo", "/socket"];
     if is_root() {
         let device = rustix::fs::makedev(1, 5); // /dev/zero: reading it never ends
-        rustix::fs::mknodat(rustix::fs::CWD, root.join("zero"), rustix::fs::FileType::CharacterDevice, mode, device).expect("mknod");
+        rustix::fs::mknodat(rustix::fs::CWD, root.join("zero"), rustix::fs::FileType::CharacterDevice, mode, device)
+            .expect("mknod");
         names.push("/zero");
     }
     let mut bystander = server.client();

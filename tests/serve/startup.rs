@@ -175,7 +175,8 @@ fn an_address_that_is_not_here_is_told_by_name() {
 
 #[test]
 fn wrong_usage_is_exit_code_2() {
-    for words in [&["serve"][..], &["serve", ".", "--engine", "warp"], &["serve", ".", "--no-such-flag"], &["nonsense"]] {
+    for words in [&["serve"][..], &["serve", ".", "--engine", "warp"], &["serve", ".", "--no-such-flag"], &["nonsense"]]
+    {
         let result = Command::new(BINARY).args(words).output().unwrap();
         assert_eq!(result.status.code(), Some(2), "{words:?}: {}", String::from_utf8_lossy(&result.stderr));
         assert!(!result.stderr.is_empty());
@@ -226,7 +227,11 @@ fn a_low_port_needs_permission() {
         return;
     }
     let (_folder, root, binary) = for_anybody();
-    expect_refusal(Start::new(root).binary(binary).user(NOBODY).listen(&["127.0.0.1:81"]), 77, &["EACCES", "127.0.0.1:81"]);
+    expect_refusal(
+        Start::new(root).binary(binary).user(NOBODY).listen(&["127.0.0.1:81"]),
+        77,
+        &["EACCES", "127.0.0.1:81"],
+    );
 }
 
 #[test]
@@ -304,7 +309,8 @@ fn the_environment_is_heard() {
     let (_, _, hash) = client.hash("/1048577.bin");
     assert_eq!(hash, tree::hash_of(tree::MIB + 1));
     crate::support::eventually("the engine of the environment carried it", Duration::from_secs(3), || {
-        server.metrics().sum("ringway_sent_bytes_total", &[("engine", "send"), ("part", "body")]) as u64 == tree::MIB + 1
+        server.metrics().sum("ringway_sent_bytes_total", &[("engine", "send"), ("part", "body")]) as u64
+            == tree::MIB + 1
     });
 }
 
@@ -320,7 +326,15 @@ fn quiet_still_tells_that_it_serves_or_at_least_serves() {
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut child = Command::new(BINARY)
-        .args(["serve", &tree::shared().display().to_string(), "--listen", &address.to_string(), "--admin", "off", "--quiet"])
+        .args([
+            "serve",
+            &tree::shared().display().to_string(),
+            "--listen",
+            &address.to_string(),
+            "--admin",
+            "off",
+            "--quiet",
+        ])
         .env("NOTIFY_SOCKET", &path)
         .stderr(std::process::Stdio::null())
         .spawn()

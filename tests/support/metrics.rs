@@ -25,7 +25,8 @@ pub struct Metrics {
 
 impl Metrics {
     pub fn scrape(admin: SocketAddr) -> Self {
-        let reply = Client::connect(admin).exchange(b"GET /metrics HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n");
+        let reply =
+            Client::connect(admin).exchange(b"GET /metrics HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n");
         assert_eq!(reply.status, 200, "/metrics");
         let text = String::from_utf8(reply.body).expect("metrics are UTF-8");
         let samples = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).map(parse).collect();

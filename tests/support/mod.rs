@@ -3,7 +3,7 @@
 //!
 //! Nothing here sleeps to synchronise: readiness is a line the server prints, an end is a pidfd that becomes readable.
 //! `RINGWAY_TEST_SERVER=nginx` serves the same trees with nginx instead, which tells a wrong client from a wrong server.
-#![allow(dead_code)] // each test binary uses its own part
+#![allow(dead_code, unused_imports)] // each test binary uses its own part
 
 pub mod client;
 pub mod load;
@@ -13,7 +13,7 @@ pub mod process;
 pub mod server;
 pub mod tree;
 
-pub use client::{Client, Head, Reply, sha256};
+pub use client::{Client, sha256};
 pub use server::{Server, Start};
 
 use std::io::Write;
