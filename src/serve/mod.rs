@@ -1,8 +1,333 @@
-//! Run the server.
-use crate::config::Config;
-use crate::error::Result;
+//! Run the server: probe, bind, start one worker per core, answer for them, stop in order.
 
-/// Serves `config` until it is told to stop; returns after the drain.
-pub fn run(_config: Config) -> Result<()> {
+pub mod connection;
+pub mod core;
+pub mod route;
+pub mod worker;
+
+use crate::clock::Clock;
+use crate::config::{Config, EngineChoice, LogFormat, Source};
+use crate::control;
+use crate::error::{Error, Kind, Result};
+use crate::shard::ShardPublic;
+use crate::shard::mailbox::{Mailbox, Order};
+use crate::sys::probe::{self, Capabilities, SplicePages};
+use crate::sys::socket::{self, Listen};
+use crate::sys::{self};
+use crate::telemetry::tally::Tally;
+use std::ffi::CString;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::mpsc;
+use worker::{Started, Worker};
+
+/// Serves `config` until it is told to stop; returns when every connection is done or the drain ran out.
+///
+/// Fails before anything is served if a step of the start fails; a core that dies later stops the others.
+pub fn run(config: Config) -> Result<()> {
+    let config = Arc::new(config);
+    let nofile = sys::raise_nofile().map_err(|error| Error::os("raise RLIMIT_NOFILE", &error))?;
+    let mut warnings = Vec::new();
+    if nofile < 1024 {
+        warnings.push(("nofile", format!("only {nofile} descriptors allowed: raise RLIMIT_NOFILE")));
+    }
+    let capabilities = probe::run(config.limits.pipe_bytes).map_err(|failed| {
+        let kind = match failed.error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES | libc::ENOSYS | libc::ENOMEM) => Kind::NotPermitted,
+            _ => Kind::Runtime,
+        };
+        Error::os(failed.step, &failed.error).kind_is(kind).remedy(probe::why_denied(&failed.error))
+    })?;
+    check_forced(&config, &capabilities)?;
+    let roots = open_roots(&config)?;
+    let (addresses, mut listeners) = bind(&config)?;
+    let admin = config.admin.map(bind_admin).transpose()?;
+    let admin_address = admin.as_ref().and_then(|listener| listener.local_addr().ok());
+
+    let shards: Arc<[Arc<ShardPublic>]> = config
+        .cores
+        .iter()
+        .enumerate()
+        .map(|(core, &cpu)| {
+            let event = sys::eventfd().map_err(|error| Error::os("create an eventfd", &error))?;
+            Ok(Arc::new(ShardPublic {
+                core,
+                cpu,
+                tid: AtomicI32::new(0),
+                ready: AtomicBool::new(false),
+                ended: AtomicBool::new(false),
+                tally: Arc::new(Tally::new(config.routes.len())),
+                mailbox: Mailbox::new(event),
+            }))
+        })
+        .collect::<Result<_>>()?;
+
+    // Signals are caught before READY is said, so that a SIGTERM right after it drains.
+    let clock = Clock::start();
+    let (tell, told) = mpsc::channel();
+    let mut threads = Vec::new();
+    for (public, listeners) in shards.iter().zip(listeners.drain(..)) {
+        let worker = Worker {
+            config: Arc::clone(&config),
+            capabilities: capabilities.clone(),
+            public: Arc::clone(public),
+            listeners,
+            roots: roots.clone(),
+            clock,
+        };
+        let tell = tell.clone();
+        let spawned = std::thread::Builder::new().name(format!("ringway-{}", public.core)).spawn(move || {
+            let public = Arc::clone(&worker.public);
+            let result = worker.run(&tell);
+            public.ended.store(true, Ordering::Release);
+            // The main thread may have given up on the start already.
+            let _ = tell.send(match result {
+                Ok(()) => Started::Ended,
+                Err(error) => Started::Failed(error),
+            });
+        });
+        match spawned {
+            Ok(thread) => threads.push(thread),
+            Err(error) => {
+                stop(&shards);
+                return Err(Error::os(format!("start the thread of core {}", public.core), &error));
+            }
+        }
+    }
+    drop(tell);
+    let mut features = None;
+    let mut ready = 0;
+    while ready < threads.len() {
+        match told.recv() {
+            Ok(Started::Ready(ring)) => {
+                ready += 1;
+                warnings.extend(ring.warnings.iter().cloned());
+                features.get_or_insert(ring);
+            }
+            Ok(Started::Failed(error)) => {
+                stop(&shards);
+                join(threads);
+                return Err(error);
+            }
+            Ok(Started::Ended) | Err(_) => {
+                stop(&shards);
+                join(threads);
+                return Err(Error::new(Kind::Runtime, "start every core", "a ring thread ended at once"));
+            }
+        }
+    }
+    let features = features.expect("there is at least one core");
+    let mut flags = capabilities.flags();
+    flags.extend(features.flags());
+    warnings.sort();
+    warnings.dedup();
+    for (kind, text) in &warnings {
+        tracing::warn!(kind, "{text}");
+    }
+    let control = control::spawn(control::Control {
+        admin,
+        shards: Arc::clone(&shards),
+        config: Arc::clone(&config),
+        capabilities: flags,
+        drain_timeout: config.drain_timeout,
+        warnings: warnings.iter().map(|(kind, _)| *kind).collect(),
+    })
+    .inspect_err(|_| stop(&shards))?;
+
+    announce(&config, &addresses, admin_address, &capabilities, &features);
+    // Only where NOTIFY_SOCKET is set; a manager that does not listen is no reason not to serve.
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+
+    let mut failure = None;
+    for event in told {
+        if let Started::Failed(error) = event {
+            tracing::error!("{error}");
+            failure.get_or_insert(error);
+            stop(&shards);
+        }
+    }
+    join(threads);
+    control.finish();
+    match failure {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+fn stop(shards: &[Arc<ShardPublic>]) {
+    for shard in shards {
+        shard.mailbox.send(Order::Stop);
+    }
+}
+
+fn join(threads: Vec<std::thread::JoinHandle<()>>) {
+    for thread in threads {
+        // A panic of a ring thread was printed by its hook; the process aborts on one in release builds.
+        let _ = thread.join();
+    }
+}
+
+fn check_forced(config: &Config, capabilities: &Capabilities) -> Result<()> {
+    for route in &config.routes {
+        let (name, works, why) = match route.engine {
+            EngineChoice::SendZc => ("send-zc", capabilities.send_zc, "this kernel's SEND_ZC does not work"),
+            EngineChoice::Splice => (
+                "splice",
+                capabilities.splice && capabilities.pipe_bytes >= 64 << 10,
+                "a ring splice to a full socket does not give EAGAIN here, or no pipe of 64 KiB is granted",
+            ),
+            _ => continue,
+        };
+        if !works {
+            return Err(Error::new(Kind::Runtime, format!("force engine {name} on route {}", route.prefix), why)
+                .remedy("use --engine auto"));
+        }
+    }
     Ok(())
+}
+
+fn open_roots(config: &Config) -> Result<Vec<Arc<OwnedFd>>> {
+    let open = |path: &std::path::Path| {
+        let name = CString::new(path.as_os_str().as_bytes())
+            .map_err(|_| Error::new(Kind::Config, format!("open {}", path.display()), "the path has a NUL byte"))?;
+        sys::open_root(&name).map(Arc::new).map_err(|error| {
+            let failed = Error::os(format!("open the directory {}", path.display()), &error);
+            match error.raw_os_error() {
+                Some(libc::ENOENT | libc::ENOTDIR) => {
+                    failed.kind_is(Kind::Config).remedy("SOURCE must be a directory that exists")
+                }
+                Some(libc::EACCES) => failed.remedy("this user must be able to read and enter it"),
+                _ => failed,
+            }
+        })
+    };
+    config
+        .routes
+        .iter()
+        .map(|route| match &route.source {
+            Source::Directory(path) => open(path),
+        })
+        .collect()
+}
+
+/// Every core's listeners, core by core (the kernel numbers a SO_REUSEPORT group in order), and the real addresses.
+fn bind(config: &Config) -> Result<(Vec<SocketAddr>, Vec<Vec<OwnedFd>>)> {
+    let mut addresses = config.listen.clone();
+    let mut listeners: Vec<Vec<OwnedFd>> = Vec::new();
+    for _ in &config.cores {
+        let mut own = Vec::new();
+        for address in &mut addresses {
+            if listeners.is_empty() && address.port() != 0 {
+                refuse_shared(*address)?;
+            }
+            let want = Listen {
+                address: *address,
+                backlog: config.limits.backlog,
+                congestion: config.congestion.as_deref(),
+                notsent_lowat: config.notsent_lowat,
+                reuse_port: true,
+            };
+            let (fd, bound) = socket::listen(&want)
+                .map_err(|failed| explain_listen(*address, failed.step, &failed.error, config.congestion.as_deref()))?;
+            *address = bound;
+            own.push(fd);
+        }
+        listeners.push(own);
+    }
+    Ok((addresses, listeners))
+}
+
+/// SO_REUSEPORT would silently share the port with another ringway of this user: a bind without it tells.
+fn refuse_shared(address: SocketAddr) -> Result<()> {
+    let want = Listen { address, backlog: 1, congestion: None, notsent_lowat: 0, reuse_port: false };
+    match socket::listen(&want) {
+        Err(failed) => Err(explain_listen(address, failed.step, &failed.error, None)),
+        Ok(_) => Ok(()),
+    }
+}
+
+fn explain_listen(address: SocketAddr, step: &str, error: &std::io::Error, congestion: Option<&str>) -> Error {
+    let failed = Error::os(format!("listen on {address} ({step})"), error);
+    match (step, error.raw_os_error()) {
+        ("set TCP_CONGESTION", _) => {
+            let known =
+                std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
+            failed.kind_is(Kind::Config).remedy(format!(
+                "{} is not available here; this kernel has: {}",
+                congestion.unwrap_or_default(),
+                known.trim()
+            ))
+        }
+        (_, Some(libc::EADDRINUSE)) => failed.remedy("another program listens there: stop it, or use another --listen"),
+        (_, Some(libc::EACCES)) => failed.remedy(
+            "ports below net.ipv4.ip_unprivileged_port_start need CAP_NET_BIND_SERVICE; use a higher port or grant it",
+        ),
+        (_, Some(libc::EADDRNOTAVAIL)) => failed.remedy("no interface of this machine has that address"),
+        _ => failed,
+    }
+}
+
+fn bind_admin(address: SocketAddr) -> Result<TcpListener> {
+    let want = Listen { address, backlog: 128, congestion: None, notsent_lowat: 0, reuse_port: false };
+    match socket::listen(&want) {
+        Ok((fd, _)) => Ok(TcpListener::from(fd)),
+        Err(failed) => {
+            let error = explain_listen(address, failed.step, &failed.error, None);
+            Err(Error::new(
+                error.kind(),
+                format!("start the admin address: {error}"),
+                "use another --admin, or --admin off",
+            ))
+        }
+    }
+}
+
+/// The one line that says it serves: where, on which cores, with what.
+fn announce(
+    config: &Config,
+    addresses: &[SocketAddr],
+    admin: Option<SocketAddr>,
+    capabilities: &Capabilities,
+    ring: &worker::RingFeatures,
+) {
+    let list = |numbers: &[usize]| numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    let listening: Vec<String> = addresses.iter().map(|address| format!("http://{address}")).collect();
+    let admin = admin.map_or_else(|| "off".to_owned(), |address| format!("http://{address}"));
+    let pages = match capabilities.splice_pages {
+        SplicePages::Shares => "shares",
+        SplicePages::Copies => "copies",
+        SplicePages::Unknown => "unknown",
+    };
+    let features = [
+        ring.describe(),
+        format!(
+            "send_zc {}",
+            if capabilities.send_zc { if capabilities.zc_reports { "reporting" } else { "yes" } } else { "no" }
+        ),
+        format!("splice {} ({pages} pages)", if capabilities.splice { "yes" } else { "no" }),
+        format!("pipe {} KiB", capabilities.pipe_bytes >> 10),
+        format!("arena {} KiB", ring.arena_bytes >> 10),
+    ];
+    let cores = list(&config.cores);
+    if config.log_format == LogFormat::Json {
+        let quote = |text: &str| format!("\"{text}\"");
+        let array = |items: &[String]| items.iter().map(|item| quote(item)).collect::<Vec<_>>().join(",");
+        eprintln!(
+            "{{\"level\":\"INFO\",\"message\":\"listening on {}\",\"listen\":[{}],\"admin\":{},\"cores\":[{}],\"features\":[{}]}}",
+            listening.join(" "),
+            array(&listening),
+            quote(&admin),
+            cores,
+            array(&features)
+        );
+    } else {
+        eprintln!(
+            "ringway: listening on {}; admin {admin}; cores {cores}; {}",
+            listening.join(" "),
+            features.join(", ")
+        );
+    }
 }

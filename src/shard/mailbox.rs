@@ -3,8 +3,8 @@
 //! Orders only ever grow (run, drain, stop), so one atomic holds the whole conversation and nothing can be lost.
 
 use std::fs::File;
-use std::io::Write;
-use std::os::fd::{AsRawFd, RawFd};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// What a shard is told to do; later orders replace earlier ones.
@@ -50,7 +50,13 @@ impl Mailbox {
         }
     }
     /// The descriptor the shard's ring watches.
-    pub fn event_fd(&self) -> RawFd {
-        self.event.as_raw_fd()
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+    /// Takes the wakes that have arrived; the shard calls it when its watch fired.
+    pub fn clear(&self) {
+        let mut count = [0; 8];
+        // EAGAIN: somebody took them already.
+        let _ = (&self.event).read(&mut count);
     }
 }

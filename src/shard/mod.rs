@@ -1,8 +1,15 @@
-//! One shard per CPU: ring, tasks, timers, stores, tally.
+//! One shard per CPU: an executor, timers, a mailbox, and what the control thread may see of it.
+//!
+//! The data path's loop itself lives in `serve::worker`; this layer knows no request. May import: `ring`, `sys`,
+//! `clock`, `telemetry::tally`.
+
+pub mod exec;
 pub mod mailbox;
+pub mod timer;
 
 use crate::telemetry::tally::Tally;
 use mailbox::Mailbox;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32};
 
 /// What the control thread may see of a shard: plain cells and a mailbox, nothing of the data path.
@@ -19,7 +26,7 @@ pub struct ShardPublic {
     /// The ring thread has ended.
     pub ended: AtomicBool,
     /// What it counts.
-    pub tally: Tally,
+    pub tally: Arc<Tally>,
     /// How it is told to drain and stop.
     pub mailbox: Mailbox,
 }

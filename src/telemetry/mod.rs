@@ -1,2 +1,3 @@
 //! What is counted, and how it is told.
+pub mod init;
 pub mod tally;

@@ -1,0 +1,129 @@
+//! Listening sockets and their options, with read-back of what was granted.
+
+#![allow(unsafe_code)]
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+/// What a listener should be; accepted sockets inherit every option from it.
+#[derive(Clone, Debug)]
+pub struct Listen<'a> {
+    /// Where; port 0 picks a free one.
+    pub address: SocketAddr,
+    /// Length of the accept queue (the kernel caps it at net.core.somaxconn).
+    pub backlog: u32,
+    /// TCP_CONGESTION, if any.
+    pub congestion: Option<&'a str>,
+    /// TCP_NOTSENT_LOWAT in bytes; 0 leaves the system's.
+    pub notsent_lowat: u32,
+    /// Several sockets share the address, one per core.
+    pub reuse_port: bool,
+}
+
+/// Which step failed, for the message.
+#[derive(Debug)]
+pub struct ListenError {
+    /// What was tried.
+    pub step: &'static str,
+    /// What the kernel said.
+    pub error: io::Error,
+}
+
+/// Creates, binds and listens; TCP_NODELAY, TCP_NOTSENT_LOWAT and TCP_CONGESTION are inherited by accepted sockets.
+pub fn listen(want: &Listen<'_>) -> Result<(OwnedFd, SocketAddr), ListenError> {
+    let at = |step| move |error| ListenError { step, error };
+    let socket = Socket::new(Domain::for_address(want.address), Type::STREAM, Some(Protocol::TCP))
+        .map_err(at("create a socket"))?;
+    socket.set_nonblocking(true).map_err(at("make the socket non-blocking"))?;
+    socket.set_reuse_address(true).map_err(at("set SO_REUSEADDR"))?;
+    if want.reuse_port {
+        socket.set_reuse_port(true).map_err(at("set SO_REUSEPORT"))?;
+    }
+    if want.address.is_ipv6() {
+        socket.set_only_v6(true).map_err(at("set IPV6_V6ONLY"))?;
+    }
+    socket.set_tcp_nodelay(true).map_err(at("set TCP_NODELAY"))?;
+    if want.notsent_lowat > 0 {
+        set_notsent_lowat(socket.as_raw_fd(), want.notsent_lowat).map_err(at("set TCP_NOTSENT_LOWAT"))?;
+    }
+    if let Some(name) = want.congestion {
+        socket.set_tcp_congestion(name.as_bytes()).map_err(at("set TCP_CONGESTION"))?;
+    }
+    socket.bind(&SockAddr::from(want.address)).map_err(at("bind"))?;
+    socket.listen(i32::try_from(want.backlog).unwrap_or(i32::MAX)).map_err(at("listen"))?;
+    let bound = socket.local_addr().map_err(at("read the bound address"))?;
+    let bound = bound.as_socket().unwrap_or(want.address);
+    Ok((OwnedFd::from(socket), bound))
+}
+
+fn set_int(fd: RawFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    // SAFETY: one int is read by the kernel during the call.
+    let result = unsafe {
+        libc::setsockopt(fd, level, option, (&raw const value).cast(), size_of::<libc::c_int>() as libc::socklen_t)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn set_notsent_lowat(fd: RawFd, bytes: u32) -> io::Result<()> {
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes.min(i32::MAX as u32) as libc::c_int)
+}
+
+/// Changes TCP_NOTSENT_LOWAT of one socket (a proven fast peer may hold more unsent bytes and wake us less).
+pub fn notsent_lowat(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+    set_notsent_lowat(socket.as_raw_fd(), bytes)
+}
+
+/// shutdown(2) of both directions: every pending operation on the socket ends, the descriptor stays ours.
+pub fn shutdown(socket: BorrowedFd<'_>) {
+    // SAFETY: no memory of ours is touched; ENOTCONN is fine.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+/// shutdown(2) of our sending direction: the client sees the end after the last byte.
+pub fn shutdown_send(socket: BorrowedFd<'_>) {
+    // SAFETY: as above.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_WR) };
+}
+
+/// Makes the coming close a reset, so that unsent bytes of a stalled client are freed at once.
+pub fn reset_on_close(socket: BorrowedFd<'_>) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: the struct is live for the call.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            size_of::<libc::linger>() as libc::socklen_t,
+        )
+    };
+}
+
+/// Whether a send would take anything now (poll(2) without waiting).
+pub fn has_room(socket: BorrowedFd<'_>) -> bool {
+    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one live pollfd, no wait.
+    unsafe { libc::poll(&mut poll, 1, 0) > 0 }
+}
+
+/// accept4(2), non-blocking and close-on-exec: empties the queue of a listener about to close.
+pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: null address pointers are allowed; the result is checked.
+    let fd = unsafe {
+        libc::accept4(
+            listener.as_raw_fd(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC,
+        )
+    };
+    if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(super::own(fd)) }
+}
+
+/// The peer's address (getpeername(2)); `None` once it is gone or where it is not an IP socket.
+pub fn peer(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
+    socket2::SockRef::from(&socket).peer_addr().ok()?.as_socket()
+}
