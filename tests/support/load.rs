@@ -6,8 +6,8 @@ use rustix::event::epoll;
 use rustix::net::{RecvFlags, recv};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -87,6 +87,8 @@ pub fn idle(address: SocketAddr, path: &str, count: usize) -> Vec<TcpStream> {
 pub struct Counted {
     pub bytes: AtomicU64,
     pub requests: AtomicU64,
+    /// From each request to the last byte of its response.
+    times: Mutex<Vec<Duration>>,
     stop: AtomicBool,
 }
 
@@ -119,6 +121,16 @@ impl Downloaders {
         self.counted.requests.load(Ordering::Relaxed)
     }
 
+    /// Takes the times of the responses that ended since the last call.
+    pub fn take_times(&self) -> Times {
+        Times::of(std::mem::take(&mut *self.counted.times.lock().unwrap()))
+    }
+
+    /// False once a wrong response has ended them.
+    pub fn alive(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
     /// Stops them; a wrong response met meanwhile fails here.
     pub fn stop(mut self) {
         self.finish();
@@ -145,6 +157,7 @@ struct Download {
     stream: TcpStream,
     head: Vec<u8>,
     left: u64,
+    since: Instant,
 }
 
 fn download(address: SocketAddr, request: &[u8], length: u64, connections: usize, counted: &Counted) {
@@ -156,7 +169,7 @@ fn download(address: SocketAddr, request: &[u8], length: u64, connections: usize
             stream.write_all(request).expect("send a request");
             stream.set_nonblocking(true).unwrap();
             epoll::add(&epoll, &stream, epoll::EventData::new_u64(index as u64), epoll::EventFlags::IN).unwrap();
-            Download { stream, head: Vec::new(), left: 0 }
+            Download { stream, head: Vec::new(), left: 0, since: Instant::now() }
         })
         .collect();
     // MSG_TRUNC discards TCP data in the kernel; the buffer only says how much.
@@ -215,6 +228,8 @@ impl Download {
             }
         }
         counted.requests.fetch_add(1, Ordering::Relaxed);
+        let now = Instant::now();
+        counted.times.lock().unwrap().push(now - std::mem::replace(&mut self.since, now));
         // A request fits the send buffer of a connection that has nothing else to send.
         (&self.stream).write_all(request).expect("send a request");
     }
