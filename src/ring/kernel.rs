@@ -80,9 +80,21 @@ impl std::fmt::Debug for Kernel {
 }
 
 impl Kernel {
-    /// Sets the ring up on the calling thread, stepping down the ladder on EINVAL.
+    /// Sets the ring up on the calling thread, stepping down the ladder on EINVAL, and in size on ENOMEM (queues count
+    /// against RLIMIT_MEMLOCK since Linux 6.14).
     pub fn new() -> io::Result<Self> {
-        Self::with_entries(SQ_ENTRIES, CQ_ENTRIES)
+        let mut shrink = 0;
+        loop {
+            match Self::with_entries(SQ_ENTRIES >> shrink, CQ_ENTRIES >> shrink) {
+                Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && shrink < 5 => shrink += 1,
+                result => return result,
+            }
+        }
+    }
+
+    /// Entries of the submission queue that were granted.
+    pub fn entries(&self) -> u32 {
+        self.ring.params().sq_entries()
     }
 
     /// As [`Kernel::new`] with given queue sizes (probes and tests want small ones).

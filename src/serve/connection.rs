@@ -849,7 +849,7 @@ async fn send_body(core: &Rc<Core>, conn: &Rc<Conn>, route: usize, head: Vec<u8>
             None => load(core, &body.file).await?,
         };
         let Some(content) = content else {
-            // Shorter or longer than its stat: the file changed under its name. The head was not sent yet.
+            // Cut since its head was made a moment ago; nothing was sent, and nothing can be that would be true.
             core.store.forget(route, &body.path);
             core.give_head(head);
             return Err(Abort(AbortReason::FileChanged));
@@ -871,13 +871,18 @@ async fn send_body(core: &Rc<Core>, conn: &Rc<Conn>, route: usize, head: Vec<u8>
     sent
 }
 
-/// Reads a small file whole; `None` if it is not what its stat said.
+/// Reads a small file whole, in as many reads as its warm and cold pages need; `None` if it is shorter than its stat.
 async fn load(core: &Rc<Core>, file: &OpenFile) -> Result<Option<Bytes>, Abort> {
-    let (lease, n) = core.mover.read(file, 0, file.len() as u32 + 1).await?;
-    if u64::from(n) != file.len() {
-        return Ok(None);
+    let mut content = Vec::with_capacity(file.len() as usize);
+    while (content.len() as u64) < file.len() {
+        let left = (file.len() - content.len() as u64) as u32;
+        let (lease, n) = core.mover.read(file, content.len() as u64, left).await?;
+        if n == 0 {
+            return Ok(None);
+        }
+        content.extend_from_slice(lease.bytes(n as usize));
     }
-    let content = Bytes::copy_from_slice(lease.bytes(n as usize));
+    let content = Bytes::from(content);
     core.store.keep(file, content.clone());
     Ok(Some(content))
 }

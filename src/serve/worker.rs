@@ -8,7 +8,7 @@ use super::core::Core;
 use crate::clock::{Clock, Nanos};
 use crate::config::Config;
 use crate::error::{Error, Kind, Result};
-use crate::ring::buffers::{Arena, RecvPool};
+use crate::ring::buffers::{ARENA_BUFFER, Arena, RecvPool};
 use crate::ring::kernel::{Kernel, SetupFlags};
 use crate::ring::op::{Op, SharedFd};
 use crate::ring::pipes::PipePool;
@@ -103,6 +103,8 @@ pub struct Worker {
     pub roots: Vec<Arc<OwnedFd>>,
     /// The process's clock.
     pub clock: Clock,
+    /// Bytes this core may register; `None` is any number.
+    pub lockable: Option<usize>,
 }
 
 impl Worker {
@@ -128,12 +130,12 @@ impl Worker {
                 .warnings
                 .push(("workers", format!("io-wq workers could not be bounded: {}", crate::error::describe(&error))));
         }
-        let arena = register_arena(&kernel, limits.arena_bytes_per_core, &tally, &mut features)?;
         let recv = RecvPool::new(limits.recv_buffers_per_core, Arc::clone(&tally))
             .map_err(|error| Error::os("map receive buffers", &error))?;
         kernel
             .register_recv_pool(&recv)
             .map_err(|error| Error::os("register receive buffers", &error).remedy(probe::why_denied(&error)))?;
+        let arena = register_arena(&kernel, limits.arena_bytes_per_core, self.lockable, &tally, &mut features)?;
         let pipes = PipePool::new(limits.pipes_per_core, limits.pipe_bytes, Arc::clone(&tally))
             .map_err(|error| Error::os("open /dev/null", &error))?;
         if self.capabilities.pipe_bytes < limits.pipe_bytes {
@@ -191,44 +193,40 @@ impl Worker {
     }
 }
 
-/// Registers the arena, halving it while RLIMIT_MEMLOCK refuses; unregistered, it still serves copies.
+/// Registers the arena, smaller where RLIMIT_MEMLOCK wants it; what cannot be registered still serves, by copies.
 fn register_arena(
     kernel: &Kernel,
     want: usize,
+    lockable: Option<usize>,
     tally: &Arc<crate::telemetry::tally::Tally>,
     features: &mut RingFeatures,
 ) -> Result<Rc<Arena>> {
-    let mut bytes = want;
-    loop {
-        let arena = Arena::new(bytes, Arc::clone(tally)).map_err(|error| Error::os("map the arena", &error))?;
+    const RAISE: &str = "raise RLIMIT_MEMLOCK (LimitMEMLOCK= in systemd, --ulimit memlock in Docker)";
+    let map = |bytes| Arena::new(bytes, Arc::clone(tally)).map_err(|error| Error::os("map the arena", &error));
+    let mut bytes = lockable.map_or(want, |most| want.min(most / ARENA_BUFFER * ARENA_BUFFER));
+    let mut why = "its share of RLIMIT_MEMLOCK is too small".to_owned();
+    while bytes >= ARENA_BUFFER {
+        let arena = map(bytes)?;
         match kernel.register_arena(&arena) {
             Ok(()) => {
                 features.arena_bytes = arena.bytes();
                 if bytes < want {
-                    features.warnings.push((
-                        "memlock",
-                        format!(
-                            "only {} KiB of {} KiB could be registered: raise RLIMIT_MEMLOCK (LimitMEMLOCK= in systemd)",
-                            bytes >> 10,
-                            want >> 10
-                        ),
-                    ));
+                    let (got, want) = (bytes >> 10, want >> 10);
+                    let text = format!("only {got} KiB of {want} KiB per core could be registered: {RAISE}");
+                    features.warnings.push(("memlock", text));
                 }
                 return Ok(arena);
             }
-            Err(error) if bytes > 1 << 20 && error.raw_os_error() == Some(libc::ENOMEM) => bytes /= 2,
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => bytes /= 2,
             Err(error) => {
-                features.warnings.push((
-                    "memlock",
-                    format!(
-                        "no buffer could be registered ({}): zero-copy sends pin memory one by one; raise RLIMIT_MEMLOCK",
-                        crate::error::describe(&error)
-                    ),
-                ));
-                return Arena::new(want, Arc::clone(tally)).map_err(|error| Error::os("map the arena", &error));
+                why = crate::error::describe(&error);
+                break;
             }
         }
     }
+    let text = format!("no buffer could be registered ({why}), zero-copy sends pin memory one by one: {RAISE}");
+    features.warnings.push(("memlock", text));
+    map(want)
 }
 
 /// The listeners of one core: accepting, pausing after a refusal, or closed.
