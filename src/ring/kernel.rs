@@ -80,16 +80,12 @@ impl std::fmt::Debug for Kernel {
 }
 
 impl Kernel {
-    /// Sets the ring up on the calling thread, stepping down the ladder on EINVAL, and in size on ENOMEM (queues count
-    /// against RLIMIT_MEMLOCK since Linux 6.14).
-    pub fn new() -> io::Result<Self> {
-        let mut shrink = 0;
-        loop {
-            match Self::with_entries(SQ_ENTRIES >> shrink, CQ_ENTRIES >> shrink) {
-                Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && shrink < 5 => shrink += 1,
-                result => return result,
-            }
-        }
+    /// Sets the ring up on the calling thread, stepping down the ladder on EINVAL.
+    ///
+    /// `tight` makes small queues, for a small RLIMIT_MEMLOCK: queues count against it since Linux 6.14.
+    pub fn new(tight: bool) -> io::Result<Self> {
+        let shrink = if tight { 6 } else { 0 };
+        Self::with_entries(SQ_ENTRIES >> shrink, CQ_ENTRIES >> shrink)
     }
 
     /// Entries of the submission queue that were granted.

@@ -135,6 +135,7 @@ pub fn run(config: Config) -> Result<()> {
         capabilities: flags,
         drain_timeout: config.drain_timeout,
         warnings: warnings.iter().map(|(kind, _)| *kind).collect(),
+        tight: lockable.is_some_and(|bytes| bytes < worker::TIGHT),
     })
     .inspect_err(|_| stop(&shards))?;
 
@@ -161,7 +162,7 @@ pub fn run(config: Config) -> Result<()> {
 /// Bytes each core may register, so that the first does not take all; `None` with CAP_IPC_LOCK or without a limit.
 fn lockable(cores: usize) -> Option<usize> {
     /// Queues and receive rings of one core, which count too.
-    const RINGS: u64 = 512 << 10;
+    const RINGS: u64 = 256 << 10;
     const CAP_IPC_LOCK: u64 = 1 << 14;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));

@@ -39,6 +39,22 @@ const WAIT_MOST: Duration = Duration::from_secs(1);
 /// Every connection needs a receive and may need one more operation; the rest is for opens, accepts and cancels.
 const OPS_SPARE: usize = 1024;
 
+/// A core that may register less than this makes its queues small.
+pub const TIGHT: usize = 1 << 20;
+
+/// A ring that was closed gives its locked memory back a moment later: ENOMEM may pass.
+fn patiently<T>(mut step: impl FnMut() -> std::io::Result<T>) -> std::io::Result<T> {
+    for _ in 0..10 {
+        match step() {
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            result => return result,
+        }
+    }
+    step()
+}
+
 /// What a worker tells the thread that started it.
 #[derive(Debug)]
 pub enum Started {
@@ -118,7 +134,8 @@ impl Worker {
         self.public.tid.store(sys::gettid(), Ordering::Release);
         let limits = self.config.limits.clone();
         let tally = Arc::clone(&self.public.tally);
-        let kernel = Kernel::new().map_err(|error| {
+        let tight = self.lockable.is_some_and(|bytes| bytes < TIGHT);
+        let kernel = patiently(|| Kernel::new(tight)).map_err(|error| {
             Error::os(format!("set up the io_uring of core {core}"), &error)
                 .kind_is(Kind::NotPermitted)
                 .remedy(probe::why_denied(&error))
@@ -130,10 +147,11 @@ impl Worker {
                 .warnings
                 .push(("workers", format!("io-wq workers could not be bounded: {}", crate::error::describe(&error))));
         }
-        let recv = RecvPool::new(limits.recv_buffers_per_core, Arc::clone(&tally))
+        // One page of ring entries.
+        let recv_buffers = if tight { limits.recv_buffers_per_core.min(256) } else { limits.recv_buffers_per_core };
+        let recv = RecvPool::new(recv_buffers, Arc::clone(&tally))
             .map_err(|error| Error::os("map receive buffers", &error))?;
-        kernel
-            .register_recv_pool(&recv)
+        patiently(|| kernel.register_recv_pool(&recv))
             .map_err(|error| Error::os("register receive buffers", &error).remedy(probe::why_denied(&error)))?;
         let arena = register_arena(&kernel, limits.arena_bytes_per_core, self.lockable, &tally, &mut features)?;
         let pipes = PipePool::new(limits.pipes_per_core, limits.pipe_bytes, Arc::clone(&tally))
