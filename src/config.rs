@@ -337,6 +337,12 @@ impl Sayings {
         for (key, value) in table.get_ref() {
             let at = place(key.span().start);
             match (key.get_ref().as_ref(), value.get_ref()) {
+                ("source", value) => {
+                    let value = texts(&at, "source", Kind::Text, &Spanned::new(0..0, value.clone()))?;
+                    let origin = Origin::File(at.clone());
+                    let values = BTreeMap::from([("source", Said { values: value, origin })]);
+                    self.routes.push(SaidRoute { place: at, values });
+                }
                 ("limits", DeValue::Table(limits)) => {
                     for (key, value) in limits {
                         self.file_setting(&place, key.get_ref(), key.span().start, value, true)?;
@@ -374,7 +380,10 @@ impl Sayings {
                 Some(_) => "; it belongs into [limits]".to_owned(),
                 None => {
                     let own = SETTINGS.iter().filter(|setting| setting.limit == limits).map(|setting| setting.key);
-                    nearest(key, own.chain(if limits { [].as_slice() } else { &["limits", "route"] }.iter().copied()))
+                    nearest(
+                        key,
+                        own.chain(if limits { [].as_slice() } else { &["limits", "route", "source"] }.iter().copied()),
+                    )
                 }
             };
             return Err(Error::new(ErrorKind::Config, format!("use {here}"), format!("unknown key `{key}`{hint}")));
@@ -575,7 +584,8 @@ impl Sayings {
             routes.push(route);
         }
         if routes.is_empty() {
-            return Err(Error::new(ErrorKind::Config, "serve nothing", "no SOURCE was given and no [[route]] has one")
+            let kind = if self.base.is_some() { ErrorKind::Config } else { ErrorKind::Usage };
+            return Err(Error::new(kind, "serve nothing", "no SOURCE was given and no [[route]] has one")
                 .remedy("ringway serve DIRECTORY"));
         }
         for (at, route) in routes.iter().enumerate() {

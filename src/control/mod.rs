@@ -1,22 +1,253 @@
-//! (control, being written)
-#![allow(missing_docs)]
+//! The control thread, on tokio-uring: signals, the drain's deadline, one sample of /proc a second, the admin address.
+//!
+//! It never touches a data core's ring: it reads their cells and writes their mailboxes. It is not pinned. Its ring is
+//! tokio-uring's own (default flags: its driver reads completions without entering, which DEFER_TASKRUN would stall).
+
+mod admin;
+
+use crate::clock::{Clock, Nanos};
 use crate::config::Config;
+use crate::error::{Error, Kind, Result, describe};
 use crate::shard::ShardPublic;
+use crate::shard::mailbox::Order;
+use crate::telemetry::process::{Sample, Sampler};
+use crate::telemetry::publish::{self, Rare};
+use crate::telemetry::render::{self, View};
+use std::cell::{Cell, RefCell};
+use std::net::TcpListener;
+use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+
+/// A core that has not turned for so long is hung: /healthz says so and the watchdog is not fed.
+const HUNG: Duration = Duration::from_secs(10);
+/// A sample younger than this serves the next scrape too.
+const SAMPLE_FRESH: Duration = Duration::from_millis(100);
+
+/// What the control thread needs.
 #[derive(Debug)]
 pub struct Control {
-    pub admin: Option<std::net::TcpListener>,
+    /// The admin listener, bound and non-blocking; `None` is off.
+    pub admin: Option<TcpListener>,
+    /// The cores.
     pub shards: Arc<[Arc<ShardPublic>]>,
+    /// The configuration.
     pub config: Arc<Config>,
+    /// Probed features, for `/metrics`.
     pub capabilities: Vec<(&'static str, bool)>,
-    pub drain_timeout: std::time::Duration,
+    /// How long a drain may take before everything is stopped.
+    pub drain_timeout: Duration,
+    /// Kinds of the start's warnings, to be counted.
     pub warnings: Vec<&'static str>,
 }
+
+/// The running control thread.
 #[derive(Debug)]
-pub struct ControlHandle;
-impl ControlHandle {
-    pub fn finish(self) {}
+pub struct ControlHandle {
+    finish: Arc<Notify>,
+    done: std::sync::mpsc::Receiver<()>,
 }
-pub fn spawn(_c: Control) -> crate::error::Result<ControlHandle> {
-    Ok(ControlHandle)
+
+impl ControlHandle {
+    /// Ends the thread; waits a moment for a scrape in flight, no longer.
+    pub fn finish(self) {
+        self.finish.notify_one();
+        // Disconnected or timed out: either way there is nothing left to wait for.
+        let _ = self.done.recv_timeout(Duration::from_millis(200));
+    }
+}
+
+/// Starts the control thread; when this returns, signals are caught.
+///
+/// # Errors
+/// The thread, its ring or its signal handlers could not be had.
+pub fn spawn(control: Control) -> Result<ControlHandle> {
+    let finish = Arc::new(Notify::new());
+    let (tell, told) = std::sync::mpsc::channel::<std::io::Result<()>>();
+    let (ended, done) = std::sync::mpsc::channel();
+    let end = Arc::clone(&finish);
+    let run = move || {
+        // tokio-uring panics where it gets no ring, so ask first.
+        if let Err(error) = io_uring::IoUring::new(8) {
+            let _ = tell.send(Err(error));
+            return;
+        }
+        tokio_uring::start(async move { run(control, end, tell).await });
+        let _ = ended.send(());
+    };
+    let failed = |error: &std::io::Error| Error::os("start the control thread", error);
+    std::thread::Builder::new().name("control".to_owned()).spawn(run).map_err(|error| failed(&error))?;
+    match told.recv() {
+        Ok(Ok(())) => Ok(ControlHandle { finish, done }),
+        Ok(Err(error)) => Err(failed(&error)),
+        Err(_) => Err(Error::new(Kind::Runtime, "start the control thread", "it ended at once")),
+    }
+}
+
+/// What the tasks of the control thread share.
+#[derive(Debug)]
+struct State {
+    shards: Arc<[Arc<ShardPublic>]>,
+    config: Arc<Config>,
+    capabilities: Vec<(&'static str, bool)>,
+    sampler: RefCell<Sampler>,
+    sample: RefCell<(Option<Nanos>, Sample)>,
+    draining: Cell<bool>,
+    drain_timeouts: Cell<u64>,
+    clock: Clock,
+    rare: Rare,
+    /// Admin connections open now.
+    open: Cell<usize>,
+}
+
+impl State {
+    fn sample(&self, fresh_for: Duration) {
+        let now = self.clock.now();
+        let mut sample = self.sample.borrow_mut();
+        if sample.0.is_none_or(|at| now.since(at) >= fresh_for) {
+            let tids: Vec<i32> = self.shards.iter().map(|shard| shard.tid.load(Ordering::Acquire)).collect();
+            *sample = (Some(now), self.sampler.borrow_mut().sample(&tids));
+        }
+    }
+
+    fn ready(&self) -> bool {
+        !self.draining.get() && render::all_ready(&self.shards)
+    }
+
+    /// The first core that has not turned lately.
+    fn hung(&self) -> Option<usize> {
+        let now = self.clock.unix().as_millis() as u64;
+        let late = HUNG.as_millis() as u64;
+        self.shards
+            .iter()
+            .find(|shard| {
+                !shard.ended.load(Ordering::Acquire) && now.saturating_sub(shard.tally.last_turn_unix_ms.get()) > late
+            })
+            .map(|shard| shard.core)
+    }
+
+    fn metrics(&self) -> String {
+        let began = self.clock.now();
+        self.sample(SAMPLE_FRESH);
+        let sampled = self.clock.now().since(began).as_secs_f64();
+        let sample = self.sample.borrow();
+        let mut text = render::render(&View {
+            shards: &self.shards,
+            config: &self.config,
+            capabilities: &self.capabilities,
+            sample: &sample.1,
+            ready: self.ready(),
+            draining: self.draining.get(),
+            drain_timeouts: self.drain_timeouts.get(),
+            collectors: &[("proc", sampled)],
+        });
+        text.push_str(&self.rare.render());
+        text
+    }
+
+    fn order(&self, order: Order) {
+        for shard in self.shards.iter() {
+            shard.mailbox.send(order);
+        }
+    }
+}
+
+async fn run(control: Control, finish: Arc<Notify>, tell: std::sync::mpsc::Sender<std::io::Result<()>>) {
+    let handlers = || -> std::io::Result<_> {
+        Ok((
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::quit())?,
+            signal(SignalKind::hangup())?,
+        ))
+    };
+    let (mut terminate, mut interrupt, mut quit, mut hangup) = match handlers() {
+        Ok(handlers) => handlers,
+        Err(error) => {
+            let _ = tell.send(Err(error));
+            return;
+        }
+    };
+    let Control { admin, shards, config, capabilities, drain_timeout, warnings } = control;
+    let cores = shards.len();
+    let state = Rc::new(State {
+        shards,
+        config,
+        capabilities,
+        sampler: RefCell::new(Sampler::new(Path::new("/proc"), cores)),
+        sample: RefCell::default(),
+        draining: Cell::new(false),
+        drain_timeouts: Cell::new(0),
+        clock: Clock::start(),
+        rare: Rare::install(),
+        open: Cell::new(0),
+    });
+    warnings.into_iter().for_each(publish::startup_warning);
+    // The descriptor is kept to end the accept with, whatever the runtime holds.
+    let stopper = admin.as_ref().and_then(|listener| listener.try_clone().ok());
+    if let Some(listener) = admin {
+        tokio_uring::spawn(admin::serve(Rc::clone(&state), tokio_uring::net::TcpListener::from_std(listener)));
+    }
+    let _ = tell.send(Ok(()));
+
+    let watchdog = sd_notify::watchdog_enabled().is_some();
+    let mut tick = tokio::time::interval(Duration::from_secs(1));
+    let mut deadline = None;
+    loop {
+        let expired = async {
+            match deadline {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = terminate.recv() => drain(&state, drain_timeout, &mut deadline, "SIGTERM"),
+            _ = quit.recv() => drain(&state, drain_timeout, &mut deadline, "SIGQUIT"),
+            _ = interrupt.recv() => {
+                tracing::info!("SIGINT: stopping at once");
+                state.draining.set(true);
+                state.order(Order::Stop);
+            }
+            _ = hangup.recv() => tracing::warn!("SIGHUP: the configuration is read at start only; ignored"),
+            _ = expired => {
+                deadline = None;
+                state.drain_timeouts.set(state.drain_timeouts.get() + 1);
+                tracing::warn!("the drain took longer than drain_timeout ({drain_timeout:?}): stopping");
+                state.order(Order::Stop);
+            }
+            _ = tick.tick() => {
+                state.sample(SAMPLE_FRESH);
+                state.rare.upkeep();
+                if watchdog && state.hung().is_none() {
+                    // A manager that does not listen is its own trouble.
+                    let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+                }
+            }
+            _ = finish.notified() => break,
+        }
+    }
+    if let Some(listener) = stopper {
+        // Ends the accept; without this the runtime would wait for it.
+        if let Err(error) = socket2::SockRef::from(&listener).shutdown(std::net::Shutdown::Both) {
+            tracing::debug!("admin address: {}", describe(&error));
+        }
+    }
+}
+
+/// The first order drains, the second stops.
+fn drain(state: &State, timeout: Duration, deadline: &mut Option<tokio::time::Instant>, signal: &str) {
+    if state.draining.replace(true) {
+        tracing::info!("{signal} again: stopping at once");
+        state.order(Order::Stop);
+        return;
+    }
+    let connections: u64 = state.shards.iter().flat_map(|shard| &shard.tally.connections).map(|cell| cell.get()).sum();
+    tracing::info!(connections, "{signal}: draining for at most {timeout:?}");
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    state.order(Order::Drain);
+    *deadline = tokio::time::Instant::now().checked_add(timeout);
 }

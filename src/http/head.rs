@@ -109,6 +109,8 @@ pub enum Parse<'b> {
 }
 
 const TOO_LONG: Refusal = Refusal::new(431, "the request head is too long");
+/// The refusal of a head with too many field lines.
+pub const TOO_MANY: Refusal = Refusal::new(431, "the request has too many header fields");
 
 /// Parses the head that `bytes` begin with; the same bytes give the same answer however they arrived.
 pub fn parse<'b>(bytes: &'b [u8], limits: &HeadLimits) -> Parse<'b> {
@@ -122,9 +124,7 @@ pub fn parse<'b>(bytes: &'b [u8], limits: &HeadLimits) -> Parse<'b> {
             Err(refusal) => Parse::Refuse(refusal),
         },
         Ok(httparse::Status::Partial) => partial(bytes, limits),
-        Err(httparse::Error::TooManyHeaders) => {
-            Parse::Refuse(Refusal::new(431, "the request has too many header fields"))
-        }
+        Err(httparse::Error::TooManyHeaders) => Parse::Refuse(TOO_MANY),
         Err(httparse::Error::Version) => match version_line(bytes) {
             VersionLine::Other => Parse::Refuse(Refusal::new(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")),
             VersionLine::Bad => Parse::Refuse(Refusal::new(400, "the request line is not HTTP")),
@@ -152,10 +152,13 @@ enum VersionLine {
 
 fn version_line(bytes: &[u8]) -> VersionLine {
     let line = bytes.split(|byte| *byte == b'\n').find(|line| !matches!(line, [] | [b'\r'])).unwrap_or_default();
-    let last = line.rsplit(|byte| *byte == b' ').next().unwrap_or_default();
-    let last = last.strip_suffix(b"\r").unwrap_or(last);
-    match last.strip_prefix(b"HTTP/") {
-        Some([major, b'.', minor]) if major.is_ascii_digit() && minor.is_ascii_digit() => VersionLine::Other,
+    let mut words = line.split(|byte| *byte == b' ').skip(2);
+    let version = words.next().unwrap_or_default();
+    let version = version.strip_suffix(b"\r").unwrap_or(version);
+    match version.strip_prefix(b"HTTP/") {
+        Some([major, b'.', minor]) if major.is_ascii_digit() && minor.is_ascii_digit() && words.next().is_none() => {
+            VersionLine::Other
+        }
         _ => VersionLine::Bad,
     }
 }
@@ -311,6 +314,7 @@ mod tests {
             ("GET / HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n", 400),
             ("GET  / HTTP/1.1\r\nHost: a\r\n\r\n", 400),
             ("GET\r\n\r\n", 400),
+            ("GET /a b HTTP/1.1\r\nHost: a\r\n\r\n", 400),
             ("nonsense\r\n\r\n", 400),
             ("\u{16}\u{3}\u{1}", 400),
             ("GET example.org/ HTTP/1.1\r\nHost: a\r\n\r\n", 400),

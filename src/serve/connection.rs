@@ -422,7 +422,7 @@ pub async fn answer(core: Rc<Core>, conn: Rc<Conn>) {
         if conn.gone.get() {
             break;
         }
-        if !drop_body(&core, &conn).await {
+        if !drop_body(&core, &conn) {
             break;
         }
         match decide_next(&core, &conn, found.take()) {
@@ -474,7 +474,7 @@ fn rest(core: &Rc<Core>, conn: &Rc<Conn>) {
 }
 
 /// Drops a request body that nobody wanted; false when the connection must wait or end.
-async fn drop_body(core: &Rc<Core>, conn: &Rc<Conn>) -> bool {
+fn drop_body(core: &Rc<Core>, conn: &Rc<Conn>) -> bool {
     loop {
         let state = {
             let mut skip = conn.skip.borrow_mut();
@@ -508,8 +508,10 @@ async fn drop_body(core: &Rc<Core>, conn: &Rc<Conn>) -> bool {
                 return false;
             }
             SkipState::Refuse(refusal) => {
-                *conn.skip.borrow_mut() = None;
-                refuse(core, conn, refusal).await;
+                // Its request was answered already; a second answer would be taken for the next request's.
+                count_refusal(core, refusal);
+                conn.why.set(CloseReason::Refused);
+                linger(core, conn);
                 return false;
             }
         }
@@ -583,7 +585,6 @@ fn decide(core: &Rc<Core>, conn: &Conn, bytes: &[u8], found: Option<Found>) -> D
     if let Framing::Length(length) = request.framing
         && length > limit
     {
-        core.hit(Limit::BodyBytes);
         return Decision::Refuse(Refusal { status: Status(413), reason: "a request body is not wanted here" });
     }
     let most = core.config.limits.keepalive_requests;
@@ -647,7 +648,13 @@ impl Context<'_> {
             Some(Routed::Redirect { route }) => return Ok(self.redirect(route)),
             Some(Routed::Route { route, cut }) => (route, &path[cut..]),
         };
+        let just_opened = found.is_some();
         let found = match found.or_else(|| core.store.known(route, name, core.now())) {
+            // Its bytes will be read now, and they must be those the head will tell of.
+            Some(Found::File(file)) if !just_opened && file.content().is_none() && !file.is_unchanged() => {
+                core.store.forget(route, name);
+                return Err(Decision::Open { route, path: name.to_vec() });
+            }
             Some(found) => found,
             None => return Err(Decision::Open { route, path: name.to_vec() }),
         };
@@ -761,14 +768,19 @@ fn count_request(core: &Core, route: usize, method: MethodLabel, status: Status)
     core.tally().requests.add(1);
 }
 
-/// Says why a request cannot be answered, and ends the connection.
-async fn refuse(core: &Rc<Core>, conn: &Rc<Conn>, refusal: Refusal) {
+fn count_refusal(core: &Core, refusal: Refusal) {
     match refusal.status.0 {
+        431 if refusal.reason == head::TOO_MANY.reason => core.hit(Limit::HeaderCount),
         431 => core.hit(Limit::HeadBytes),
         414 => core.hit(Limit::TargetBytes),
         413 => core.hit(Limit::BodyBytes),
         _ => {}
     }
+}
+
+/// Says why a request cannot be answered, and ends the connection.
+async fn refuse(core: &Rc<Core>, conn: &Rc<Conn>, refusal: Refusal) {
+    count_refusal(core, refusal);
     let mut head = core.take_head();
     let date = core.date();
     reply::write_error(&mut head, refusal.status, refusal.reason, &[], false, Version::Http11, &date, true);
@@ -846,12 +858,6 @@ async fn send_body(core: &Rc<Core>, conn: &Rc<Conn>, route: usize, head: Vec<u8>
         let sent = send_content(core, conn, head, content).await;
         ttfb.record(core.now().since(began).as_nanos() as u64);
         return sent;
-    }
-    if !body.file.is_unchanged() {
-        // Nothing was sent: the next request sees the new file at once, this one gets no mixture.
-        core.store.forget(route, &body.path);
-        core.give_head(head);
-        return Err(Abort(AbortReason::FileChanged));
     }
     let (head, sent) = core.mover.send_head(&conn.flow, head, true).await;
     core.give_head(head);

@@ -1,0 +1,151 @@
+//! The admin address: /metrics, /healthz, /readyz. A small HTTP/1.1 server, bounded, one task per connection.
+
+use super::State;
+use crate::telemetry::publish;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::time::timeout;
+use tokio_uring::net::{TcpListener, TcpStream};
+
+/// Connections at once; more are told 503.
+const CONNECTIONS: usize = 64;
+/// Bytes of a request head.
+const HEAD: usize = 8 << 10;
+/// Between requests.
+const IDLE: Duration = Duration::from_secs(30);
+/// From the first byte of a head to its last.
+const HEADER: Duration = Duration::from_secs(5);
+/// For the client to take a whole answer.
+const WRITE: Duration = Duration::from_secs(10);
+
+/// Answers until the listener is shut down.
+pub(super) async fn serve(state: Rc<State>, listener: TcpListener) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let full = state.open.get() >= CONNECTIONS;
+                state.open.set(state.open.get() + 1);
+                let state = Rc::clone(&state);
+                tokio_uring::spawn(async move {
+                    if full {
+                        let busy = answer(503, "text/plain", "too many admin connections\n", false, true);
+                        let _ = timeout(WRITE, stream.write_all(busy)).await;
+                        publish::admin_request("other", 503);
+                    } else {
+                        connection(&state, &stream).await;
+                    }
+                    // FIN first, so that a client that still sends is not cut off with a reset.
+                    let _ = stream.shutdown(std::net::Shutdown::Write);
+                    state.open.set(state.open.get() - 1);
+                });
+            }
+            // EINVAL: shut down for the end.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return,
+            // EMFILE and the like pass; do not spin meanwhile.
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+async fn connection(state: &State, stream: &TcpStream) {
+    let mut head: Vec<u8> = Vec::new();
+    loop {
+        let patience = if head.is_empty() { IDLE } else { HEADER };
+        let complete = timeout(patience, read_head(stream, &mut head)).await;
+        let (used, keep, reply) = match complete {
+            Ok(Some(Head::Request(used))) => {
+                let (keep, reply) = respond(state, &head[..used]);
+                (used, keep, reply)
+            }
+            Ok(Some(Head::TooLong)) => {
+                (0, false, answer(431, "text/plain", "the request head is too long\n", false, true))
+            }
+            Ok(Some(Head::Bad)) => (0, false, answer(400, "text/plain", "that is not HTTP\n", false, true)),
+            Ok(None) | Err(_) => return,
+        };
+        head.drain(..used);
+        match timeout(WRITE, stream.write_all(reply)).await {
+            Ok((Ok(()), _)) if keep => {}
+            _ => return,
+        }
+    }
+}
+
+enum Head {
+    Request(usize),
+    TooLong,
+    Bad,
+}
+
+/// Reads until a head is complete; `None` at the end of the stream.
+async fn read_head(stream: &TcpStream, head: &mut Vec<u8>) -> Option<Head> {
+    let began = tokio::time::Instant::now();
+    loop {
+        let mut fields = [httparse::EMPTY_HEADER; 64];
+        match httparse::Request::new(&mut fields).parse(head) {
+            Ok(httparse::Status::Complete(used)) => return Some(Head::Request(used)),
+            Err(httparse::Error::TooManyHeaders) => return Some(Head::TooLong),
+            Err(_) => return Some(Head::Bad),
+            Ok(httparse::Status::Partial) if head.len() >= HEAD => return Some(Head::TooLong),
+            Ok(httparse::Status::Partial) if !head.is_empty() && began.elapsed() > HEADER => return None,
+            Ok(httparse::Status::Partial) => {}
+        }
+        let (read, piece) = stream.read(Vec::with_capacity(2048)).await;
+        match read {
+            Ok(n) if n > 0 => head.extend_from_slice(&piece[..n]),
+            _ => return None,
+        }
+    }
+}
+
+fn respond(state: &State, head: &[u8]) -> (bool, Vec<u8>) {
+    let mut fields = [httparse::EMPTY_HEADER; 64];
+    let mut request = httparse::Request::new(&mut fields);
+    // It was complete a moment ago.
+    let _ = request.parse(head);
+    let method = request.method.unwrap_or_default();
+    let path = request.path.unwrap_or_default().split(['?', '#']).next().unwrap_or_default();
+    let field = |name: &str| {
+        let found = request.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
+        found.map(|header| String::from_utf8_lossy(header.value).to_ascii_lowercase())
+    };
+    let connection = field("connection").unwrap_or_default();
+    // A body is not read here, so whoever sends one is done.
+    let body = field("content-length").is_some_and(|length| length != "0") || field("transfer-encoding").is_some();
+    let keep =
+        if request.version == Some(1) { !connection.contains("close") } else { connection.contains("keep-alive") };
+    let keep = keep && !body;
+    let (known, code, kind, text) = match path {
+        "/metrics" => ("/metrics", 200, "text/plain; version=0.0.4; charset=utf-8", None),
+        "/healthz" => match state.hung() {
+            None => ("/healthz", 200, "text/plain", Some("ok\n".to_owned())),
+            Some(core) => ("/healthz", 503, "text/plain", Some(format!("core {core} has not turned for 10 s\n"))),
+        },
+        "/readyz" if state.ready() => ("/readyz", 200, "text/plain", Some("ready\n".to_owned())),
+        "/readyz" if state.draining.get() => ("/readyz", 503, "text/plain", Some("draining\n".to_owned())),
+        "/readyz" => ("/readyz", 503, "text/plain", Some("not every core accepts\n".to_owned())),
+        _ => ("other", 404, "text/plain", Some("try /metrics, /healthz or /readyz\n".to_owned())),
+    };
+    let (code, kind, text) = match method {
+        "GET" | "HEAD" => (code, kind, text),
+        _ => (405, "text/plain", Some("only GET and HEAD\n".to_owned())),
+    };
+    publish::admin_request(known, code);
+    let text = text.unwrap_or_else(|| state.metrics());
+    (keep, answer(code, kind, &text, keep, method != "HEAD"))
+}
+
+fn answer(code: u16, kind: &str, text: &str, keep: bool, body: bool) -> Vec<u8> {
+    let reason = crate::http::Status(code).reason();
+    let allow = if code == 405 { "Allow: GET, HEAD\r\n" } else { "" };
+    let close = if keep { "" } else { "Connection: close\r\n" };
+    let length = text.len();
+    let mut out = format!(
+        "HTTP/1.1 {code} {reason}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nCache-Control: no-store\r\n{allow}{close}\r\n"
+    )
+    .into_bytes();
+    if body {
+        out.extend_from_slice(text.as_bytes());
+    }
+    out
+}

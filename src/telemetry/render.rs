@@ -1,0 +1,508 @@
+//! Tallies and samples to Prometheus text (format 0.0.4), in a stable order.
+//!
+//! Runs on the control thread only. Invariant: every family of `names::ALL` but the rare ones is written every time,
+//! with every series at zero from the start, so that a rate never misses the first event.
+
+use super::names::{self, Family};
+use super::process::{Sample, parse_cpu_modes};
+use super::tally::*;
+use crate::config::Config;
+use crate::shard::ShardPublic;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What is rendered.
+#[derive(Debug)]
+pub struct View<'a> {
+    /// The cores.
+    pub shards: &'a [Arc<ShardPublic>],
+    /// The configuration, for labels.
+    pub config: &'a Config,
+    /// Probed features.
+    pub capabilities: &'a [(&'static str, bool)],
+    /// The last sample of /proc.
+    pub sample: &'a Sample,
+    /// What /readyz says.
+    pub ready: bool,
+    /// A drain is in progress.
+    pub draining: bool,
+    /// Drains that ran into their deadline.
+    pub drain_timeouts: u64,
+    /// Seconds that parts of this scrape took.
+    pub collectors: &'a [(&'static str, f64)],
+}
+
+struct Text(String);
+
+impl Text {
+    fn family(&mut self, family: &Family) {
+        let Family { name, kind, help } = family;
+        // Writing into a String cannot fail.
+        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {}\n", kind.text());
+    }
+
+    fn line(&mut self, name: &str, suffix: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        self.0.push_str(name);
+        self.0.push_str(suffix);
+        if !labels.is_empty() {
+            let mut open = '{';
+            for (label, text) in labels {
+                self.0.push(open);
+                open = ',';
+                self.0.push_str(label);
+                self.0.push_str("=\"");
+                for letter in text.chars() {
+                    match letter {
+                        '\\' => self.0.push_str("\\\\"),
+                        '"' => self.0.push_str("\\\""),
+                        '\n' => self.0.push_str("\\n"),
+                        other => self.0.push(other),
+                    }
+                }
+                self.0.push('"');
+            }
+            self.0.push('}');
+        }
+        let _ = writeln!(self.0, " {value}");
+    }
+
+    fn one(&mut self, family: &Family, value: impl std::fmt::Display) {
+        self.family(family);
+        self.line(family.name, "", &[], value);
+    }
+
+    /// A histogram summed over several; bounds are divided by `unit`.
+    fn histogram<'b, const N: usize>(
+        &mut self,
+        family: &Family,
+        labels: &[(&str, &str)],
+        parts: impl Iterator<Item = &'b Buckets<N>>,
+        unit: f64,
+    ) {
+        let (mut counts, mut sum, mut bounds) = ([0u64; 64], 0.0, None);
+        for part in parts {
+            bounds = Some(part.bounds());
+            sum += part.sum() as f64 / unit;
+            for (slot, count) in counts.iter_mut().zip(part.counts()) {
+                *slot += count;
+            }
+        }
+        let Some(bounds) = bounds else { return };
+        let mut all = 0;
+        for (at, count) in counts[..=N].iter().enumerate() {
+            all += count;
+            let le = bounds.get(at).map_or("+Inf".to_owned(), |bound| (*bound as f64 / unit).to_string());
+            let mut with = labels.to_vec();
+            with.push(("le", &le));
+            self.line(family.name, "_bucket", &with, all);
+        }
+        self.line(family.name, "_sum", labels, sum);
+        self.line(family.name, "_count", labels, all);
+    }
+}
+
+/// The text of a scrape.
+pub fn render(view: &View<'_>) -> String {
+    let mut text = Text(String::with_capacity(64 << 10));
+    identity(&mut text, view);
+    cores(&mut text, view);
+    ring(&mut text, view);
+    zero_copy(&mut text, view);
+    connections(&mut text, view);
+    http(&mut text, view);
+    files(&mut text, view);
+    process(&mut text, view);
+    text.0
+}
+
+fn identity(text: &mut Text, view: &View<'_>) {
+    text.family(&names::BUILD_INFO);
+    let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
+    text.line(names::BUILD_INFO.name, "", &[("version", env!("CARGO_PKG_VERSION")), ("target", &target)], 1);
+    text.family(&names::CAPABILITY);
+    for (name, on) in view.capabilities {
+        text.line(names::CAPABILITY.name, "", &[("capability", name)], u8::from(*on));
+    }
+    text.one(&names::READY, u8::from(view.ready));
+    text.one(&names::DRAINING, u8::from(view.draining));
+    text.family(&names::CORE_INFO);
+    for shard in view.shards {
+        let labels = [("core", shard.core.to_string()), ("cpu", shard.cpu.to_string())];
+        text.line(names::CORE_INFO.name, "", &[(labels[0].0, &labels[0].1), (labels[1].0, &labels[1].1)], 1);
+    }
+    text.one(&names::MEMLOCK_LIMIT, view.sample.process.memlock.map_or(-1, |bytes| bytes as i64));
+}
+
+/// One line per core.
+fn per_core<T: std::fmt::Display>(
+    text: &mut Text,
+    view: &View<'_>,
+    family: &Family,
+    value: impl Fn(&ShardPublic) -> T,
+) {
+    text.family(family);
+    for shard in view.shards {
+        text.line(family.name, "", &[("core", &shard.core.to_string())], value(shard));
+    }
+}
+
+/// One line per core and label value.
+fn per_core_by<T: std::fmt::Display>(
+    text: &mut Text,
+    view: &View<'_>,
+    family: &Family,
+    label: &str,
+    values: &[&str],
+    value: impl Fn(&ShardPublic, usize) -> T,
+) {
+    text.family(family);
+    for shard in view.shards {
+        let core = shard.core.to_string();
+        for (at, name) in values.iter().enumerate() {
+            text.line(family.name, "", &[("core", &core), (label, name)], value(shard, at));
+        }
+    }
+}
+
+/// One line per label value, summed over cores.
+fn summed(
+    text: &mut Text,
+    view: &View<'_>,
+    family: &Family,
+    label: &str,
+    values: &[&str],
+    cell: impl Fn(&Tally, usize) -> u64,
+) {
+    text.family(family);
+    for (at, name) in values.iter().enumerate() {
+        let sum: u64 = view.shards.iter().map(|shard| cell(&shard.tally, at)).sum();
+        text.line(family.name, "", &[(label, name)], sum);
+    }
+}
+
+fn labels<T: Copy>(all: &[T], label: impl Fn(T) -> &'static str) -> Vec<&'static str> {
+    all.iter().map(|value| label(*value)).collect()
+}
+
+fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
+
+fn cores(text: &mut Text, view: &View<'_>) {
+    text.family(&names::SENT_BYTES);
+    for shard in view.shards {
+        let core = shard.core.to_string();
+        let name = names::SENT_BYTES.name;
+        for engine in Engine::ALL {
+            let labels = [("core", core.as_str()), ("engine", engine.label()), ("part", "body")];
+            text.line(name, "", &labels, shard.tally.body_bytes[*engine as usize].get());
+        }
+        let labels = [("core", core.as_str()), ("engine", Engine::Send.label()), ("part", "head")];
+        text.line(name, "", &labels, shard.tally.head_bytes.get());
+    }
+    per_core_by(text, view, &names::RECEIVED_BYTES, "source", &["client"], |shard, _| shard.tally.received_bytes.get());
+    per_core(text, view, &names::CORE_REQUESTS, |shard| shard.tally.requests.get());
+    let times = |shard: &ShardPublic| view.sample.cores.get(shard.core).copied().unwrap_or_default();
+    text.family(&names::CORE_CPU);
+    for shard in view.shards {
+        let core = shard.core.to_string();
+        let times = times(shard);
+        for (thread, mode, value) in [
+            ("worker", "user", times.thread.user),
+            ("worker", "system", times.thread.system),
+            ("iowq", "user", times.workers.user),
+            ("iowq", "system", times.workers.system),
+        ] {
+            let labels = [("core", core.as_str()), ("thread", thread), ("mode", mode)];
+            text.line(names::CORE_CPU.name, "", &labels, value);
+        }
+    }
+    per_core_by(text, view, &names::CORE_LOOP, "state", &["busy", "wait"], |shard, at| {
+        seconds([&shard.tally.loop_busy_ns, &shard.tally.loop_wait_ns][at].get())
+    });
+    text.family(&names::CORE_LOOP_DURATION);
+    let all = || view.shards.iter().map(|shard| &*shard.tally);
+    text.histogram(&names::CORE_LOOP_DURATION, &[], all().map(|tally| &tally.loop_turn), 1e9);
+    per_core(text, view, &names::CORE_LAST_LOOP, |shard| shard.tally.last_turn_unix_ms.get() as f64 / 1e3);
+    per_core(text, view, &names::CORE_RUN_DELAY, |shard| times(shard).thread.run_delay);
+    per_core_by(text, view, &names::CORE_SWITCHES, "kind", &["voluntary", "involuntary"], |shard, at| {
+        [times(shard).thread.voluntary, times(shard).thread.involuntary][at]
+    });
+    text.family(&names::HOST_CPU);
+    for shard in view.shards {
+        let cpu = shard.cpu.to_string();
+        for (mode, value) in parse_cpu_modes(&view.sample.stat, shard.cpu).into_iter().flatten() {
+            text.line(names::HOST_CPU.name, "", &[("cpu", &cpu), ("mode", mode)], value);
+        }
+    }
+}
+
+fn ring(text: &mut Text, view: &View<'_>) {
+    per_core(text, view, &names::RING_SQES, |shard| shard.tally.ring_sqes.get());
+    per_core(text, view, &names::RING_CQES, |shard| shard.tally.ring_cqes.get());
+    per_core_by(text, view, &names::RING_ENTERS, "kind", &["submit", "wait"], |shard, at| {
+        [&shard.tally.ring_enters_submit, &shard.tally.ring_enters_wait][at].get()
+    });
+    per_core(text, view, &names::RING_INFLIGHT, |shard| shard.tally.ring_inflight.get());
+    text.family(&names::RING_BATCH);
+    let all = || view.shards.iter().map(|shard| &*shard.tally);
+    text.histogram(&names::RING_BATCH, &[], all().map(|tally| &tally.ring_batch), 1.0);
+    per_core(text, view, &names::RING_OVERFLOWS, |shard| shard.tally.ring_overflows.get());
+    per_core(text, view, &names::RING_SQ_FULL, |shard| shard.tally.ring_sq_full.get());
+    let errnos = labels(RingErrno::ALL, RingErrno::label);
+    per_core_by(text, view, &names::RING_ERRORS, "errno", &errnos, |shard, at| shard.tally.ring_errors[at].get());
+    per_core(text, view, &names::RING_WORKERS, |shard| {
+        view.sample.cores.get(shard.core).map_or(0, |times| times.alive)
+    });
+    per_core(text, view, &names::RING_BUFFERS, |shard| shard.tally.ring_buffers_available.get());
+    per_core(text, view, &names::RING_ORPHANS, |shard| shard.tally.ring_orphans.get());
+}
+
+fn zero_copy(text: &mut Text, view: &View<'_>) {
+    let results = labels(ZcResult::ALL, ZcResult::label);
+    per_core_by(text, view, &names::ZC_SENDS, "result", &results, |shard, at| shard.tally.zc_sends[at].get());
+    per_core_by(text, view, &names::ZC_BYTES, "result", &results, |shard, at| shard.tally.zc_bytes[at].get());
+    per_core(text, view, &names::ZC_PENDING, |shard| shard.tally.zc_pending_bytes.get());
+    text.family(&names::ZC_NOTIFY);
+    let all = || view.shards.iter().map(|shard| &*shard.tally);
+    text.histogram(&names::ZC_NOTIFY, &[], all().map(|tally| &tally.zc_notify), 1e9);
+    text.family(&names::FALLBACKS);
+    for from in Engine::ALL {
+        for to in Engine::ALL.iter().filter(|to| *to != from) {
+            for reason in FallbackReason::ALL {
+                let cell = |tally: &Tally| tally.fallbacks[*from as usize][*to as usize][*reason as usize].get();
+                let labels = [("from", from.label()), ("to", to.label()), ("reason", reason.label())];
+                text.line(names::FALLBACKS.name, "", &labels, all().map(cell).sum::<u64>());
+            }
+        }
+    }
+    text.family(&names::SPLICES);
+    for shard in view.shards {
+        let core = shard.core.to_string();
+        for stage in SpliceStage::ALL {
+            for result in SpliceResult::ALL {
+                let labels = [("core", core.as_str()), ("stage", stage.label()), ("result", result.label())];
+                let value = shard.tally.splices[*stage as usize][*result as usize].get();
+                text.line(names::SPLICES.name, "", &labels, value);
+            }
+        }
+    }
+    per_core(text, view, &names::PIPE_DISCARDED, |shard| shard.tally.pipe_discarded_bytes.get());
+    let states = ["idle", "busy"];
+    per_core_by(text, view, &names::PIPES, "state", &states, |shard, at| {
+        [&shard.tally.pipes_idle, &shard.tally.pipes_busy][at].get()
+    });
+    per_core(text, view, &names::PIPE_CAPACITY, |shard| shard.tally.pipe_capacity_bytes.get());
+    let failures = labels(PipeFailure::ALL, PipeFailure::label);
+    per_core_by(text, view, &names::PIPE_FAILURES, "reason", &failures, |shard, at| {
+        shard.tally.pipe_failures[at].get()
+    });
+    per_core_by(text, view, &names::BUFFERS, "state", &states, |shard, at| {
+        [&shard.tally.buffers_idle, &shard.tally.buffers_busy][at].get()
+    });
+    per_core(text, view, &names::BUFFER_POOL, |shard| shard.tally.buffer_pool_bytes.get());
+}
+
+fn connections(text: &mut Text, view: &View<'_>) {
+    let states = labels(ConnState::ALL, ConnState::label);
+    per_core_by(text, view, &names::CONNECTIONS, "state", &states, |shard, at| shard.tally.connections[at].get());
+    let listeners: Vec<String> = view.config.listen.iter().take(LISTENERS_MAX).map(ToString::to_string).collect();
+    let names: Vec<&str> = (0..listeners.len())
+        .map(|at| if at + 1 == LISTENERS_MAX && view.config.listen.len() > at + 1 { "other" } else { &listeners[at] })
+        .collect();
+    text.family(&names::ACCEPTED);
+    for shard in view.shards {
+        let core = shard.core.to_string();
+        // Two listeners of port 0 have one label: their sum.
+        for (at, name) in names.iter().enumerate().filter(|(at, name)| !names[..*at].contains(name)) {
+            let same = names.iter().enumerate().skip(at).filter(|(_, other)| other == &name);
+            let sum: u64 = same.map(|(other, _)| shard.tally.accepted[other].get()).sum();
+            text.line(names::ACCEPTED.name, "", &[("core", &core), ("listener", name)], sum);
+        }
+    }
+    let closed = labels(CloseReason::ALL, CloseReason::label);
+    per_core_by(text, view, &names::CLOSED, "reason", &closed, |shard, at| shard.tally.closed[at].get());
+    let rejected = labels(RejectReason::ALL, RejectReason::label);
+    per_core_by(text, view, &names::REJECTED, "reason", &rejected, |shard, at| shard.tally.rejected[at].get());
+    let limits = labels(Limit::ALL, Limit::label);
+    summed(text, view, &names::LIMIT_HITS, "limit", &limits, |tally, at| {
+        // The deadline of a drain is the control thread's to notice; it is counted once, with the first core.
+        let own = std::ptr::eq(tally, &*view.shards[0].tally) && at == Limit::DrainTimeout as usize;
+        tally.limit_hits[at].get() + if own { view.drain_timeouts } else { 0 }
+    });
+}
+
+fn http(text: &mut Text, view: &View<'_>) {
+    let rows = view.shards.first().map_or(0, |shard| shard.tally.routes.len());
+    let routes: Vec<String> = (0..rows)
+        .map(|at| match view.config.routes.get(at) {
+            Some(_) if at + 1 == ROUTES_MAX && view.config.routes.len() > ROUTES_MAX => "other".to_owned(),
+            Some(route) => format!("{}{}", route.host.as_deref().unwrap_or(""), route.prefix),
+            None => "other".to_owned(),
+        })
+        .collect();
+    let all = |at: usize| view.shards.iter().map(move |shard| &shard.tally.routes[at]);
+    text.family(&names::HTTP_REQUESTS);
+    for (at, route) in routes.iter().enumerate() {
+        for method in MethodLabel::ALL {
+            for code in CodeClass::ALL {
+                let sum: u64 = all(at).map(|row| row.requests[*method as usize][*code as usize].get()).sum();
+                let labels = [("route", route.as_str()), ("method", method.label()), ("code", code.label())];
+                text.line(names::HTTP_REQUESTS.name, "", &labels, sum);
+            }
+        }
+    }
+    per_core(text, view, &names::HTTP_IN_FLIGHT, |shard| shard.tally.requests_in_flight.get());
+    text.family(&names::HTTP_TTFB);
+    for (at, route) in routes.iter().enumerate() {
+        text.histogram(&names::HTTP_TTFB, &[("route", route)], all(at).map(|row| &row.ttfb), 1e9);
+    }
+    text.family(&names::HTTP_TRANSFER);
+    for (at, route) in routes.iter().enumerate() {
+        text.histogram(&names::HTTP_TRANSFER, &[("route", route)], all(at).map(|row| &row.transfer), 1e9);
+    }
+    text.family(&names::HTTP_ABORTED);
+    for (at, route) in routes.iter().enumerate() {
+        for reason in AbortReason::ALL {
+            let sum: u64 = all(at).map(|row| row.aborted[*reason as usize].get()).sum();
+            text.line(names::HTTP_ABORTED.name, "", &[("route", route), ("reason", reason.label())], sum);
+        }
+    }
+    text.family(&names::HTTP_RANGES);
+    for (at, route) in routes.iter().enumerate() {
+        for kind in RangeKind::ALL {
+            let sum: u64 = all(at).map(|row| row.ranges[*kind as usize].get()).sum();
+            text.line(names::HTTP_RANGES.name, "", &[("route", route), ("kind", kind.label())], sum);
+        }
+    }
+    text.one(&names::LISTEN_OVERFLOWS, view.sample.listen_overflows);
+}
+
+fn files(text: &mut Text, view: &View<'_>) {
+    let sources = labels(ReadSource::ALL, ReadSource::label);
+    per_core_by(text, view, &names::FILE_READ_BYTES, "source", &sources, |shard, at| {
+        shard.tally.file_read_bytes[at].get()
+    });
+    per_core_by(text, view, &names::FILE_READS, "source", &sources, |shard, at| shard.tally.file_reads[at].get());
+    text.family(&names::FILE_READ_SECONDS);
+    let all = || view.shards.iter().map(|shard| &*shard.tally);
+    let cached = all().map(|tally| &tally.file_read_page_cache);
+    text.histogram(&names::FILE_READ_SECONDS, &[("source", "page_cache")], cached, 1e9);
+    let stored = all().map(|tally| &tally.file_read_storage);
+    text.histogram(&names::FILE_READ_SECONDS, &[("source", "storage")], stored, 1e9);
+    text.one(&names::STORAGE_READ, view.sample.process.storage_read);
+    per_core(text, view, &names::OPEN_FILES, |shard| shard.tally.open_files.get());
+    let lookups = labels(FileLookup::ALL, FileLookup::label);
+    per_core_by(text, view, &names::FILE_LOOKUPS, "result", &lookups, |shard, at| shard.tally.file_lookups[at].get());
+    let lookups = labels(ContentLookup::ALL, ContentLookup::label);
+    per_core_by(text, view, &names::CONTENT_LOOKUPS, "result", &lookups, |shard, at| {
+        shard.tally.content_lookups[at].get()
+    });
+    per_core(text, view, &names::CONTENT_BYTES, |shard| shard.tally.content_bytes.get());
+    per_core(text, view, &names::CONTENT_OBJECTS, |shard| shard.tally.content_objects.get());
+}
+
+fn process(text: &mut Text, view: &View<'_>) {
+    text.family(&names::COLLECTOR_SECONDS);
+    for (name, value) in view.collectors {
+        text.line(names::COLLECTOR_SECONDS.name, "", &[("collector", name)], value);
+    }
+    let process = &view.sample.process;
+    text.one(&names::PROCESS_CPU, process.cpu);
+    text.one(&names::PROCESS_RESIDENT, process.resident);
+    text.one(&names::PROCESS_VIRTUAL, process.virtual_);
+    text.one(&names::PROCESS_FDS, process.fds);
+    text.one(&names::PROCESS_MAX_FDS, process.max_fds);
+    text.one(&names::PROCESS_THREADS, process.threads);
+    text.one(&names::PROCESS_START, process.start);
+}
+
+/// Whether every core accepts and none has ended.
+pub fn all_ready(shards: &[Arc<ShardPublic>]) -> bool {
+    shards.iter().all(|shard| shard.ready.load(Ordering::Acquire) && !shard.ended.load(Ordering::Acquire))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Sayings;
+    use crate::shard::mailbox::Mailbox;
+    use std::io::Write as _;
+    use std::sync::atomic::{AtomicBool, AtomicI32};
+
+    fn sample_text() -> String {
+        let config = Sayings { source: Some("x".into()), ..Sayings::default() }.understand(&[0, 1]).expect("good");
+        let shards: Vec<_> = (0..2)
+            .map(|core| {
+                Arc::new(ShardPublic {
+                    core,
+                    cpu: core,
+                    tid: AtomicI32::new(0),
+                    ready: AtomicBool::new(true),
+                    ended: AtomicBool::new(false),
+                    tally: Arc::new(Tally::new(1)),
+                    mailbox: Mailbox::new(crate::sys::eventfd().expect("eventfd")),
+                })
+            })
+            .collect();
+        shards[0].tally.routes[0].ttfb.record(60_000);
+        shards[1].tally.routes[0].ttfb.record(u64::MAX / 2);
+        let stat = "cpu0 1 1 1 1 1 1 1 1\ncpu1 1 1 1 1 1 1 1 1\n".to_owned();
+        let sample = Sample { cores: vec![Default::default(); 2], stat, ..Default::default() };
+        render(&View {
+            shards: &shards,
+            config: &config,
+            capabilities: &[("splice", true)],
+            sample: &sample,
+            ready: true,
+            draining: false,
+            drain_timeouts: 3,
+            collectors: &[("proc", 0.1)],
+        })
+    }
+
+    #[test]
+    fn every_family_is_there_from_the_start_and_no_other() {
+        let text = sample_text();
+        for family in names::ALL {
+            let rare = names::RARE.contains(family);
+            let line = text
+                .lines()
+                .any(|line| line.strip_prefix(family.name).is_some_and(|rest| rest.starts_with(['{', ' ', '_'])));
+            assert_eq!(line, !rare, "{}", family.name);
+        }
+        for line in text.lines().filter(|line| line.starts_with("# TYPE ")) {
+            let name = line.split(' ').nth(2).expect("a name");
+            assert!(names::ALL.iter().any(|family| family.name == name), "{name}");
+        }
+        assert!(text.contains("ringway_limit_hits_total{limit=\"drain_timeout\"} 3\n"));
+    }
+
+    #[test]
+    fn buckets_are_cumulative_and_summed_over_cores() {
+        let text = sample_text();
+        assert!(text.contains("ringway_http_ttfb_seconds_bucket{route=\"/\",le=\"0.00005\"} 0\n"), "{text}");
+        assert!(text.contains("ringway_http_ttfb_seconds_bucket{route=\"/\",le=\"0.0001\"} 1\n"));
+        assert!(text.contains("ringway_http_ttfb_seconds_bucket{route=\"/\",le=\"10\"} 1\n"));
+        assert!(text.contains("ringway_http_ttfb_seconds_bucket{route=\"/\",le=\"+Inf\"} 2\n"));
+        assert!(text.contains("ringway_http_ttfb_seconds_count{route=\"/\"} 2\n"));
+    }
+
+    #[test]
+    fn promtool_finds_nothing_to_say() {
+        let child = std::process::Command::new("promtool")
+            .args(["check", "metrics"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn();
+        let Ok(mut child) = child else {
+            println!("skipped: promtool_finds_nothing_to_say needs promtool");
+            return;
+        };
+        child.stdin.take().expect("piped").write_all(sample_text().as_bytes()).expect("write");
+        let done = child.wait_with_output().expect("promtool");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&[done.stdout, done.stderr].concat()));
+    }
+}
