@@ -394,7 +394,7 @@ fn broken_request_lines_are_refused() {
         ("GET /a.txt HTTP/1.1.1", &[400, 505]),
         ("GET /a.txt http/1.1", &[400]),
         ("GET  /a.txt HTTP/1.1", &[400]),
-        ("GET /a b.txt HTTP/1.1", &[400]),
+        ("GET /a b.txt HTTP/1.1", &[400, 505]),
         ("GET a.txt HTTP/1.1", &[400]),
         ("/a.txt", &[400]),
         ("\x16\x03\x01\x02", &[400]),
