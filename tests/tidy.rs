@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("main", &["cli", "config", "serve", "blast", "control", "telemetry", "error", "clock"]),
     ("cli", &["config", "error", "sys", "telemetry"]),
-    ("control", &["shard", "telemetry", "config", "error", "clock", "sys"]),
+    ("control", &["shard", "telemetry", "http", "config", "error", "clock", "sys"]),
     (
         "serve",
         &[
@@ -35,15 +35,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cache::key", &["http", "clock"]),
     ("cache::policy", &["http", "clock"]),
     ("cache::index", &["http", "clock"]),
-    ("transfer", &["shard", "ring", "sys", "telemetry", "config", "error", "clock"]),
-    ("transfer::plan", &["sys", "config", "clock"]),
+    ("transfer", &["store", "shard", "ring", "sys", "telemetry", "config", "error", "clock"]),
+    ("transfer::plan", &["sys", "telemetry", "config", "clock"]),
     ("transfer::pump", &["sys", "clock"]),
     ("store", &["ring", "shard", "http", "sys", "telemetry", "config", "error", "clock"]),
     ("store::resolve", &["http", "config"]),
     ("shard", &["ring", "sys", "clock", "telemetry", "config", "error"]),
-    ("ring", &["sys", "error", "clock"]),
+    ("ring", &["sys", "telemetry", "error", "clock"]),
     ("sys", &["error"]),
     ("telemetry", &["error", "config", "clock"]),
+    ("telemetry::render", &["shard", "sys", "config", "error", "clock"]),
+    ("telemetry::process", &["sys", "clock"]),
     ("telemetry::names", &[]),
     ("telemetry::tally", &[]),
     ("config", &["error"]),
@@ -157,6 +159,26 @@ fn imports(text: &str) -> Vec<(usize, String)> {
     }
     found.retain(|(_, name)| !name.is_empty());
     found
+}
+
+/// Below `control`, telemetry means its plain integers: no names, no rendering, no recorder on the data path.
+#[test]
+fn the_data_path_knows_only_the_tally() {
+    let mut wrong = String::new();
+    for file in sources() {
+        let folder = file.module.split("::").next().unwrap_or_default();
+        if !["ring", "shard", "store", "transfer", "serve"].contains(&folder) {
+            continue;
+        }
+        for (number, line) in file.text.lines().enumerate() {
+            for (at, _) in line.match_indices("telemetry::") {
+                if !line[at + "telemetry::".len()..].starts_with("tally") {
+                    wrong.push_str(&format!("{}:{}: only telemetry::tally\n", file.path.display(), number + 1));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
 }
 
 #[test]

@@ -210,11 +210,11 @@ async fn run(control: Control, finish: Arc<Notify>, tell: std::sync::mpsc::Sende
 
     let watchdog = sd_notify::watchdog_enabled().is_some();
     let mut tick = tokio::time::interval(Duration::from_secs(1));
-    let mut deadline = None;
+    let mut deadline: Deadline = None;
     loop {
         let expired = async {
-            match deadline {
-                Some(at) => tokio::time::sleep_until(at).await,
+            match &mut deadline {
+                Some(sleep) => sleep.as_mut().await,
                 None => std::future::pending().await,
             }
         };
@@ -252,8 +252,11 @@ async fn run(control: Control, finish: Arc<Notify>, tell: std::sync::mpsc::Sende
     }
 }
 
+/// When the drain has taken too long.
+type Deadline = Option<std::pin::Pin<Box<tokio::time::Sleep>>>;
+
 /// The first order drains, the second stops.
-fn drain(state: &State, timeout: Duration, deadline: &mut Option<tokio::time::Instant>, signal: &str) {
+fn drain(state: &State, timeout: Duration, deadline: &mut Deadline, signal: &str) {
     if state.draining.replace(true) {
         tracing::info!("{signal} again: stopping at once");
         state.order(Order::Stop);
@@ -263,5 +266,5 @@ fn drain(state: &State, timeout: Duration, deadline: &mut Option<tokio::time::In
     tracing::info!(connections, "{signal}: draining for at most {timeout:?}");
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     state.order(Order::Drain);
-    *deadline = tokio::time::Instant::now().checked_add(timeout);
+    *deadline = Some(Box::pin(tokio::time::sleep(timeout)));
 }
