@@ -396,7 +396,14 @@ impl Mover {
     }
 
     /// Engines `send` and `send_zc`: read into an arena buffer, then send it by copy or in place.
-    async fn copy(&self, flow: &Flow, file: &OpenFile, offset: u64, len: u32, engine: Engine) -> Result<Moved, Abort> {
+    async fn copy(
+        &self,
+        flow: &Flow,
+        file: &OpenFile,
+        offset: u64,
+        len: u32,
+        engine: Engine,
+    ) -> Result<(Engine, Moved), Abort> {
         // Forced zero-copy waits here for its own oldest notification; `auto` never comes here with a full hand.
         while engine == Engine::SendZc && flow.pinned.get() >= PINNED_MOST {
             self.starve().await;
