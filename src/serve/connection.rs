@@ -592,6 +592,9 @@ fn decide(core: &Rc<Core>, conn: &Conn, bytes: &[u8], found: Option<Found>) -> D
         && !core.draining.get()
         && !(request.expect_continue && skip.is_some())
         && (most == 0 || conn.requests.get() + 1 < most);
+    if most != 0 && conn.requests.get() + 1 == most {
+        core.hit(Limit::KeepAliveRequests);
+    }
     let context = Context { core, request: &request, keep, used };
     let mut answer = match request.method {
         Method::Get | Method::Head => {
