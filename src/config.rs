@@ -317,7 +317,12 @@ fn bad(origin: &Origin, key: &str, why: impl fmt::Display) -> Error {
         Origin::Flag(name) => name.clone(),
         Origin::Default => format!("`{key}`"),
     };
-    Error::new(ErrorKind::Config, format!("use {place}"), why.to_string())
+    // What a flag says is usage; what a file or the environment says is configuration, and so is what SOURCE names.
+    let kind = match origin {
+        Origin::Flag(name) if name != "SOURCE" => ErrorKind::Usage,
+        _ => ErrorKind::Config,
+    };
+    Error::new(kind, format!("use {place}"), why.to_string())
 }
 
 impl Sayings {

@@ -51,7 +51,7 @@ async fn connection(state: &State, stream: &TcpStream) {
     let mut head: Vec<u8> = Vec::new();
     loop {
         let patience = if head.is_empty() { IDLE } else { HEADER };
-        let complete = timeout(patience, read_head(stream, &mut head)).await;
+        let complete = timeout(patience, read_head(state, stream, &mut head)).await;
         let (used, keep, reply) = match complete {
             Ok(Some(Head::Request(used))) => {
                 let (keep, reply) = respond(state, &head[..used]);
@@ -78,8 +78,8 @@ enum Head {
 }
 
 /// Reads until a head is complete; `None` at the end of the stream.
-async fn read_head(stream: &TcpStream, head: &mut Vec<u8>) -> Option<Head> {
-    let began = tokio::time::Instant::now();
+async fn read_head(state: &State, stream: &TcpStream, head: &mut Vec<u8>) -> Option<Head> {
+    let began = state.clock.now();
     loop {
         let mut fields = [httparse::EMPTY_HEADER; 64];
         match httparse::Request::new(&mut fields).parse(head) {
@@ -87,7 +87,9 @@ async fn read_head(stream: &TcpStream, head: &mut Vec<u8>) -> Option<Head> {
             Err(httparse::Error::TooManyHeaders) => return Some(Head::TooLong),
             Err(_) => return Some(Head::Bad),
             Ok(httparse::Status::Partial) if head.len() >= HEAD => return Some(Head::TooLong),
-            Ok(httparse::Status::Partial) if !head.is_empty() && began.elapsed() > HEADER => return None,
+            Ok(httparse::Status::Partial) if !head.is_empty() && state.clock.now().since(began) > HEADER => {
+                return None;
+            }
             Ok(httparse::Status::Partial) => {}
         }
         let (read, piece) = stream.read(Vec::with_capacity(2048)).await;

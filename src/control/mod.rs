@@ -28,6 +28,9 @@ const HUNG: Duration = Duration::from_secs(10);
 /// A sample younger than this serves the next scrape too.
 const SAMPLE_FRESH: Duration = Duration::from_millis(100);
 
+/// Its queues count against RLIMIT_MEMLOCK, and more operations than these only wait.
+const ENTRIES: u32 = 16;
+
 /// What the control thread needs.
 #[derive(Debug)]
 pub struct Control {
@@ -43,6 +46,8 @@ pub struct Control {
     pub drain_timeout: Duration,
     /// Kinds of the start's warnings, to be counted.
     pub warnings: Vec<&'static str>,
+    /// RLIMIT_MEMLOCK leaves little.
+    pub tight: bool,
 }
 
 /// The running control thread.
@@ -71,12 +76,21 @@ pub fn spawn(control: Control) -> Result<ControlHandle> {
     let (ended, done) = std::sync::mpsc::channel();
     let end = Arc::clone(&finish);
     let run = move || {
-        // tokio-uring panics where it gets no ring, so ask first.
-        if let Err(error) = io_uring::IoUring::new(8) {
-            let _ = tell.send(Err(error));
-            return;
+        // tokio-uring panics where it gets no ring, so ask first. A closed ring gives its locked memory back a moment
+        // later, which matters where that is scarce.
+        let mut tries = 0;
+        while let Err(error) = io_uring::IoUring::new(ENTRIES) {
+            tries += 1;
+            if error.raw_os_error() != Some(libc::ENOMEM) || tries > 10 {
+                let _ = tell.send(Err(error));
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
         }
-        tokio_uring::start(async move { run(control, end, tell).await });
+        if control.tight {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        tokio_uring::builder().entries(ENTRIES).start(async move { run(control, end, tell).await });
         let _ = ended.send(());
     };
     let failed = |error: &std::io::Error| Error::os("start the control thread", error);
@@ -172,7 +186,7 @@ async fn run(control: Control, finish: Arc<Notify>, tell: std::sync::mpsc::Sende
             return;
         }
     };
-    let Control { admin, shards, config, capabilities, drain_timeout, warnings } = control;
+    let Control { admin, shards, config, capabilities, drain_timeout, warnings, tight: _ } = control;
     let cores = shards.len();
     let state = Rc::new(State {
         shards,
@@ -196,11 +210,11 @@ async fn run(control: Control, finish: Arc<Notify>, tell: std::sync::mpsc::Sende
 
     let watchdog = sd_notify::watchdog_enabled().is_some();
     let mut tick = tokio::time::interval(Duration::from_secs(1));
-    let mut deadline = None;
+    let mut deadline: Deadline = None;
     loop {
         let expired = async {
-            match deadline {
-                Some(at) => tokio::time::sleep_until(at).await,
+            match &mut deadline {
+                Some(sleep) => sleep.as_mut().await,
                 None => std::future::pending().await,
             }
         };
@@ -238,8 +252,11 @@ async fn run(control: Control, finish: Arc<Notify>, tell: std::sync::mpsc::Sende
     }
 }
 
+/// When the drain has taken too long.
+type Deadline = Option<std::pin::Pin<Box<tokio::time::Sleep>>>;
+
 /// The first order drains, the second stops.
-fn drain(state: &State, timeout: Duration, deadline: &mut Option<tokio::time::Instant>, signal: &str) {
+fn drain(state: &State, timeout: Duration, deadline: &mut Deadline, signal: &str) {
     if state.draining.replace(true) {
         tracing::info!("{signal} again: stopping at once");
         state.order(Order::Stop);
@@ -249,5 +266,5 @@ fn drain(state: &State, timeout: Duration, deadline: &mut Option<tokio::time::In
     tracing::info!(connections, "{signal}: draining for at most {timeout:?}");
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     state.order(Order::Drain);
-    *deadline = tokio::time::Instant::now().checked_add(timeout);
+    *deadline = Some(Box::pin(tokio::time::sleep(timeout)));
 }

@@ -1,156 +1,210 @@
-//! Dropping a request body that nobody wanted, resumable at any byte (RFC 9112 7.1).
+//! Dropping a request body that nobody wants, so that the next request on the connection can be found.
 //!
-//! Strict: CRLF only, no LF inside an extension, bounded lines. Invariant: every way to cut the input gives the same
-//! number of consumed bytes and the same verdict.
+//! Apart from framing because it has a memory: bytes come in pieces of any size. It keeps no byte of them. Imports only
+//! the layer's own types.
+//!
+//! ```text
+//!   phase                      feed(bytes)                      next
+//!   Length(n), Data(n)         drops up to n                    Length: Done at 0; Data: DataCr at 0
+//!   Size .. TrailerLf          judges one byte after another    as the grammar of RFC 9112 section 7.1 has it
+//!   Done                       takes nothing                    Done
+//!   Refused                    takes nothing                    Refused, for the same reason
+//! ```
+//!
+//! Invariant: the machine moves per byte (or over a run of data bytes, which all mean the same), so every split of a
+//! body gives the same answer and the same number of bytes consumed.
 
-use super::Refusal;
 use super::framing::Framing;
+use super::{Refusal, Status};
 
-/// Bytes of one chunk-size line with its extensions, and of one trailer line.
-const LINE_MOST: u32 = 4096;
-/// Bytes of all trailers.
-const TRAILERS_MOST: u32 = 16 << 10;
+/// Bytes of chunk extensions in one body, all chunks together. Nobody sends any; without a bound one-byte chunks with
+/// long extensions would be free work (CVE-2023-39326 was that).
+pub const EXTENSION_BYTES_MAX: u32 = 4096;
 
-/// Progress of a drop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
-    Length(u64),
-    Size { digits: u32, size: u64 },
-    Extension { size: u64 },
-    SizeLf { size: u64 },
-    Data(u64),
-    DataCr,
-    DataLf,
-    TrailerStart,
-    Trailer,
-    TrailerLf,
-    EndLf,
-    Done,
-}
+/// Bytes of trailer fields in one body. They are dropped, so this is only as generous as a small head.
+pub const TRAILER_BYTES_MAX: u32 = 8192;
+
+/// The body is longer than we are willing to read and drop.
+pub const BODY_TOO_LONG: Refusal = Refusal::new(Status::CONTENT_TOO_LARGE, "request body too long");
 
 /// A body being dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BodySkip {
-    at: At,
-    left: u64,
-    line: u32,
-    trailers: u32,
-    refused: Option<Refusal>,
+    phase: Phase,
+    /// Data bytes that may still be announced.
+    budget: u64,
+    extension_bytes: u32,
+    trailer_bytes: u32,
 }
 
-/// What became of a piece of input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What one piece of the body did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Skip {
-    /// Bytes that belong to the body.
+    /// Bytes of the piece that belong to the body; the rest is the next request (once done) or was not judged.
     pub consumed: usize,
-    /// Whether it goes on.
+    /// Where the body stands.
     pub state: SkipState,
 }
 
-/// Whether a body goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where a body stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SkipState {
-    /// More of it comes.
+    /// The body goes on.
     More,
-    /// It is over; what follows is the next request.
+    /// The body has ended.
     Done,
-    /// It is malformed or too long.
+    /// The body is refused; the connection must close.
     Refuse(Refusal),
 }
 
-const BAD: Refusal = Refusal::new(400, "the chunked body is malformed");
-const LONG: Refusal = Refusal::new(413, "a request body is not wanted here");
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Length(u64),
+    /// Chunk size so far and its number of digits.
+    Size(u64, u8),
+    /// An extension of the chunk whose size is known.
+    Extension(u64),
+    SizeLf(u64),
+    Data(u64),
+    DataCr,
+    DataLf,
+    /// The first byte of a line after the last chunk.
+    TrailerStart,
+    TrailerName,
+    TrailerValue,
+    TrailerLf,
+    /// The LF of the empty line that ends the body.
+    EndLf,
+    Done,
+    Refused(Refusal),
+}
 
 impl BodySkip {
-    /// A body framed so, of at most `limit` bytes.
-    pub fn new(framing: Framing, limit: u64) -> Self {
-        let (at, refused) = match framing {
-            Framing::None => (At::Done, None),
-            Framing::Length(length) => (At::Length(length), (length > limit).then_some(LONG)),
-            Framing::Chunked => (At::Size { digits: 0, size: 0 }, None),
+    /// A body that ends as `framing` says, of at most `limit_bytes` bytes of content (413 above).
+    pub fn new(framing: Framing, limit_bytes: u64) -> Self {
+        let phase = match framing {
+            Framing::None | Framing::Length(0) => Phase::Done,
+            Framing::Length(length) if length > limit_bytes => Phase::Refused(BODY_TOO_LONG),
+            Framing::Length(length) => Phase::Length(length),
+            Framing::Chunked => Phase::Size(0, 0),
         };
-        Self { at, left: limit, line: 0, trailers: 0, refused }
+        Self { phase, budget: limit_bytes, extension_bytes: 0, trailer_bytes: 0 }
     }
 
-    /// Drops what belongs to the body from the front of `bytes`.
+    /// Drops what belongs to the body at the start of `bytes`. An empty piece tells the state.
     pub fn feed(&mut self, bytes: &[u8]) -> Skip {
-        let mut used = 0;
-        while self.refused.is_none() && self.at != At::Done {
-            let rest = &bytes[used..];
-            match self.at {
-                At::Length(left) | At::Data(left) if left > 0 => {
-                    let take = left.min(rest.len() as u64);
-                    if take == 0 {
-                        break;
-                    }
-                    used += take as usize;
-                    self.at =
-                        if matches!(self.at, At::Length(_)) { At::Length(left - take) } else { At::Data(left - take) };
+        let mut consumed = 0;
+        while let Some(&byte) = bytes.get(consumed) {
+            match self.phase {
+                Phase::Done | Phase::Refused(_) => break,
+                Phase::Length(left) => {
+                    let (taken, left) = take(left, bytes.len() - consumed);
+                    consumed += taken;
+                    self.phase = if left == 0 { Phase::Done } else { Phase::Length(left) };
                 }
-                At::Length(_) => self.at = At::Done,
-                At::Data(_) => self.at = At::DataCr,
-                _ => {
-                    let Some(byte) = rest.first() else { break };
-                    used += 1;
-                    match self.step(*byte) {
-                        Ok(at) => self.at = at,
-                        Err(refusal) => self.refused = Some(refusal),
-                    }
+                Phase::Data(left) => {
+                    let (taken, left) = take(left, bytes.len() - consumed);
+                    consumed += taken;
+                    self.phase = if left == 0 { Phase::DataCr } else { Phase::Data(left) };
                 }
+                _ => match self.step(byte) {
+                    Ok(phase) => {
+                        self.phase = phase;
+                        consumed += 1;
+                    }
+                    Err(refusal) => self.phase = Phase::Refused(refusal),
+                },
             }
         }
-        let state = match self.refused {
-            Some(refusal) => SkipState::Refuse(refusal),
-            None if self.at == At::Done => SkipState::Done,
-            None => SkipState::More,
+        let state = match self.phase {
+            Phase::Done => SkipState::Done,
+            Phase::Refused(refusal) => SkipState::Refuse(refusal),
+            _ => SkipState::More,
         };
-        Skip { consumed: used, state }
+        Skip { consumed, state }
     }
 
-    fn step(&mut self, byte: u8) -> Result<At, Refusal> {
-        self.line += 1;
-        if self.line > LINE_MOST {
-            return Err(BAD);
-        }
-        let at = match (self.at, byte) {
-            (At::Size { digits, size }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') if digits < 16 => {
-                let digit = (byte as char).to_digit(16).map_or(0, u64::from);
-                At::Size { digits: digits + 1, size: size << 4 | digit }
-            }
-            (At::Size { digits: 1.., size }, b'\r') => At::SizeLf { size },
-            (At::Size { digits: 1.., size }, b';' | b' ' | b'\t') => At::Extension { size },
-            (At::Extension { size }, b'\r') => At::SizeLf { size },
-            (At::Extension { size }, byte) if byte != b'\n' && byte != 0 => At::Extension { size },
-            (At::SizeLf { size: 0 }, b'\n') => {
-                self.line = 0;
-                At::TrailerStart
-            }
-            (At::SizeLf { size }, b'\n') => {
-                self.left = self.left.checked_sub(size).ok_or(LONG)?;
-                self.line = 0;
-                At::Data(size)
-            }
-            (At::DataCr, b'\r') => At::DataLf,
-            (At::DataLf, b'\n') => {
-                self.line = 0;
-                At::Size { digits: 0, size: 0 }
-            }
-            (At::TrailerStart, b'\r') => At::EndLf,
-            (At::TrailerStart | At::Trailer, byte) if byte != b'\n' && byte != 0 && byte != b'\r' => At::Trailer,
-            (At::Trailer, b'\r') => At::TrailerLf,
-            (At::TrailerLf, b'\n') => {
-                self.trailers += self.line;
-                self.line = 0;
-                if self.trailers > TRAILERS_MOST {
-                    return Err(BAD);
+    /// One byte of the chunk grammar. Only CRLF ends a line here: a lone LF or CR is where parsers disagree.
+    fn step(&mut self, byte: u8) -> Result<Phase, Refusal> {
+        Ok(match (self.phase, byte) {
+            (Phase::Size(size, digits), b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
+                // 16 digits fill a u64; more, even zeros, have no honest use.
+                if digits == 16 {
+                    return Err(Refusal::bad("chunk size too long"));
                 }
-                At::TrailerStart
+                Phase::Size(size << 4 | u64::from(hex(byte)), digits + 1)
             }
-            (At::EndLf, b'\n') => At::Done,
-            _ => return Err(BAD),
-        };
-        Ok(at)
+            (Phase::Size(_, 0), _) => return Err(Refusal::bad("chunk size missing")),
+            (Phase::Size(size, _), b'\r' | b';') => {
+                self.budget = self.budget.checked_sub(size).ok_or(BODY_TOO_LONG)?;
+                if byte == b'\r' { Phase::SizeLf(size) } else { self.extension(size)? }
+            }
+            (Phase::Size(..), _) => return Err(Refusal::bad("malformed chunk size")),
+            (Phase::Extension(size), b'\r') => Phase::SizeLf(size),
+            (Phase::Extension(size), byte) if is_text(byte) => self.extension(size)?,
+            (Phase::Extension(_), _) => return Err(Refusal::bad("malformed chunk extension")),
+            (Phase::SizeLf(0), b'\n') => Phase::TrailerStart,
+            (Phase::SizeLf(size), b'\n') => Phase::Data(size),
+            (Phase::DataCr, b'\r') => Phase::DataLf,
+            (Phase::DataLf, b'\n') => Phase::Size(0, 0),
+            (Phase::TrailerStart, b'\r') => Phase::EndLf,
+            (Phase::TrailerStart | Phase::TrailerName, byte) if is_token(byte) => self.trailer(Phase::TrailerName)?,
+            (Phase::TrailerName, b':') => self.trailer(Phase::TrailerValue)?,
+            (Phase::TrailerValue, b'\r') => self.trailer(Phase::TrailerLf)?,
+            (Phase::TrailerValue, byte) if is_text(byte) => self.trailer(Phase::TrailerValue)?,
+            (Phase::TrailerStart | Phase::TrailerName | Phase::TrailerValue, _) => {
+                return Err(Refusal::bad("malformed trailer field"));
+            }
+            (Phase::TrailerLf, b'\n') => self.trailer(Phase::TrailerStart)?,
+            (Phase::EndLf, b'\n') => Phase::Done,
+            (Phase::SizeLf(_) | Phase::DataCr | Phase::DataLf | Phase::TrailerLf | Phase::EndLf, _) => {
+                return Err(Refusal::bad("chunked body without CRLF where it belongs"));
+            }
+            // `feed` deals with these.
+            (Phase::Length(_) | Phase::Data(_) | Phase::Done | Phase::Refused(_), _) => self.phase,
+        })
     }
+
+    fn extension(&mut self, size: u64) -> Result<Phase, Refusal> {
+        self.extension_bytes += 1;
+        if self.extension_bytes > EXTENSION_BYTES_MAX {
+            return Err(Refusal::bad("chunk extensions too long"));
+        }
+        Ok(Phase::Extension(size))
+    }
+
+    fn trailer(&mut self, next: Phase) -> Result<Phase, Refusal> {
+        self.trailer_bytes += 1;
+        if self.trailer_bytes > TRAILER_BYTES_MAX {
+            return Err(Refusal::new(Status::HEADER_FIELDS_TOO_LARGE, "trailer fields too long"));
+        }
+        Ok(next)
+    }
+}
+
+/// How many of `available` bytes belong to `left`, and what is left then.
+fn take(left: u64, available: usize) -> (usize, u64) {
+    match usize::try_from(left) {
+        Ok(left) if left <= available => (left, 0),
+        _ => (available, left - available as u64),
+    }
+}
+
+fn hex(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        _ => (digit | 0x20) - b'a' + 10,
+    }
+}
+
+/// HTAB, SP, VCHAR, obs-text: what a field value or an extension may hold.
+fn is_text(byte: u8) -> bool {
+    byte == b'\t' || (byte >= b' ' && byte != 0x7f)
+}
+
+/// tchar of RFC 9110 section 5.6.2.
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 #[cfg(test)]
@@ -158,62 +212,131 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn drop_all(body: &[u8]) -> Skip {
-        BodySkip::new(Framing::Chunked, 1000).feed(body)
+    /// The end of the body within `bytes` (or where it was refused) and the state there.
+    fn skip(framing: Framing, limit: u64, pieces: &[&[u8]]) -> (usize, SkipState) {
+        let mut body = BodySkip::new(framing, limit);
+        let mut total = 0;
+        for piece in pieces {
+            let Skip { consumed, state } = body.feed(piece);
+            total += consumed;
+            if state != SkipState::More {
+                assert_eq!(body.feed(b"GET"), Skip { consumed: 0, state }, "an end is an end");
+                return (total, state);
+            }
+            assert_eq!(consumed, piece.len(), "a body that goes on takes everything");
+        }
+        (total, body.feed(b"").state)
+    }
+
+    fn status(bytes: &[u8]) -> u16 {
+        match skip(Framing::Chunked, 100, &[bytes]).1 {
+            SkipState::More => 100,
+            SkipState::Done => 200,
+            SkipState::Refuse(refusal) => refusal.status.0,
+        }
     }
 
     #[test]
-    fn the_table() {
-        let done = |consumed| Skip { consumed, state: SkipState::Done };
-        assert_eq!(drop_all(b"0\r\n\r\nGET"), done(5));
-        assert_eq!(drop_all(b"3\r\nabc\r\n0\r\n\r\nG"), done(13));
-        assert_eq!(drop_all(b"3;a=\"b\"\r\nabc\r\n0\r\nT: u\r\n\r\n"), done(25));
-        assert_eq!(drop_all(b"0000000000000003\r\nabc\r\n0\r\n\r\n"), done(28));
-        assert_eq!(drop_all(b"3\r\nab").state, SkipState::More);
-        for bad in [
-            b"\r\n".as_slice(),
-            b"g\r\n",
-            b"3\nabc",
-            b"3\r\nabcd",
-            b"3;a\nb\r\n",
-            b"-3\r\n",
-            b"00000000000000003\r\n",
-            b"0\r\nT: u\n\r\n",
-            b"3\r\nabc\n",
-            b" 3\r\n",
-        ] {
-            assert_eq!(drop_all(bad).state, SkipState::Refuse(BAD), "{:?}", String::from_utf8_lossy(bad));
+    fn a_body_ends_where_its_framing_says_and_the_next_request_is_left_alone() {
+        assert_eq!(skip(Framing::None, 0, &[b"GET"]), (0, SkipState::Done));
+        assert_eq!(skip(Framing::Length(0), 0, &[b"GET"]), (0, SkipState::Done));
+        assert_eq!(skip(Framing::Length(3), 3, &[b"ab", b"cGET"]), (3, SkipState::Done));
+        assert_eq!(skip(Framing::Length(3), 3, &[b"ab"]), (2, SkipState::More));
+        let body = b"3;a=b\r\nabc\r\nA\r\n0123456789\r\n000\r\nX: y\r\n\r\nGET";
+        assert_eq!(skip(Framing::Chunked, 13, &[body]), (body.len() - 3, SkipState::Done));
+    }
+
+    #[test]
+    fn a_body_beyond_the_limit_is_refused_as_soon_as_its_length_is_known() {
+        assert_eq!(skip(Framing::Length(101), 100, &[]), (0, SkipState::Refuse(BODY_TOO_LONG)));
+        assert_eq!(skip(Framing::Length(u64::MAX), u64::MAX, &[b"a"]), (1, SkipState::More));
+        assert_eq!(skip(Framing::Chunked, 100, &[b"65\r\n"]), (2, SkipState::Refuse(BODY_TOO_LONG)));
+        assert_eq!(status(b"64\r\n"), 100);
+        assert_eq!(status(b"ffffffffffffffff\r\n"), 413);
+        let sixty = [b"3c\r\n".as_slice(), &[b'x'; 60], b"\r\n"].concat();
+        assert_eq!(status(&sixty), 100);
+        assert_eq!(status(&sixty.repeat(2)), 413);
+    }
+
+    #[test]
+    fn the_chunk_grammar_is_read_strictly() {
+        let table: &[(&[u8], u16)] = &[
+            (b"0\r\n\r\n", 200),
+            (b"1;a=\"b;c\"\r\nx\r\n0\r\n\r\n", 200),
+            (b"0\r\nA: b\r\nC:\r\n\r\n", 200),
+            (b"1\r\nx", 100),
+            (b"\r\n", 400), // no size
+            (b";a\r\n", 400),
+            (b"1\nx", 400),   // bare LF
+            (b"1\rx", 400),   // bare CR
+            (b"1 \r\n", 400), // space after the size
+            (b" 1\r\n", 400),
+            (b"+1\r\n", 400),
+            (b"0x1\r\n", 400),
+            (b"g\r\n", 400),
+            (b"00000000000000000\r\n", 400), // 17 digits
+            (b"1;a\nx\r\n", 400),            // LF in an extension
+            (b"1;a\rb\r\n", 400),
+            (b"1;\0\r\n", 400),
+            (b"1\r\nxy", 400), // data longer than its size
+            (b"1\r\nx\n", 400),
+            (b"1\r\nx\ry", 400),
+            (b"0\r\n\n", 400),
+            (b"0\r\nA: b\n\r\n", 400),
+            (b"0\r\nA b\r\n\r\n", 400), // no colon
+            (b"0\r\n: b\r\n\r\n", 400),
+            (b"0\r\n folded\r\n\r\n", 400),
+            (b"0\r\nA: \0\r\n\r\n", 400),
+            (b"0\r\n\rx", 400),
+        ];
+        for (bytes, expected) in table {
+            assert_eq!(status(bytes), *expected, "{:?}", String::from_utf8_lossy(bytes));
         }
-        assert_eq!(drop_all(b"3e9\r\n").state, SkipState::Refuse(LONG));
-        assert_eq!(drop_all(b"ffffffffffffffff\r\n").state, SkipState::Refuse(LONG));
-        assert_eq!(BodySkip::new(Framing::Length(1001), 1000).feed(b"").state, SkipState::Refuse(LONG));
-        assert_eq!(BodySkip::new(Framing::Length(3), 1000).feed(b"abcGET"), done(3));
-        assert_eq!(BodySkip::new(Framing::None, 0).feed(b"GET"), done(0));
-        let endless = [b"1;".as_slice(), &[b'x'; 5000]].concat();
-        assert_eq!(drop_all(&endless).state, SkipState::Refuse(BAD), "an extension is bounded");
+    }
+
+    #[test]
+    fn extensions_and_trailers_are_bounded_over_the_whole_body() {
+        let chunk = format!("1;{}\r\nx\r\n", "a".repeat(1000));
+        assert_eq!(status(chunk.repeat(4).as_bytes()), 100);
+        assert_eq!(status(chunk.repeat(5).as_bytes()), 400);
+        let field = format!("A: {}\r\n", "a".repeat(1000));
+        assert_eq!(status(format!("0\r\n{}", field.repeat(8)).as_bytes()), 100);
+        assert_eq!(status(format!("0\r\n{}", field.repeat(9)).as_bytes()), 431);
+    }
+
+    fn bodies() -> impl Strategy<Value = Vec<u8>> {
+        let piece = prop_oneof![
+            4 => (1usize..30).prop_map(|size| format!("{size:x}\r\n{}\r\n", "d".repeat(size))),
+            1 => Just("2;a=b\r\nxy\r\n".to_owned()),
+            1 => Just("0\r\n\r\n".to_owned()),
+            1 => Just("0\r\nA: b\r\n\r\n".to_owned()),
+            1 => "[0-9a-f;\r\n x]{0,6}",
+        ];
+        prop::collection::vec(piece, 0..8).prop_map(|pieces| pieces.concat().into_bytes())
     }
 
     proptest! {
         #[test]
-        fn every_cut_gives_the_same_answer(body in "([0-9a-f]{1,2}(;[a-z]{0,3})?\r\n[a-z\r\n]{0,20}){0,4}(0\r\n)?(\r\n)?[a-z]{0,3}", cuts in proptest::collection::vec(1usize..9, 0..60)) {
-            let body = body.as_bytes();
-            let whole = drop_all(body);
-            let mut skip = BodySkip::new(Framing::Chunked, 1000);
-            let (mut at, mut cuts) = (0, cuts.into_iter().chain(std::iter::repeat(1)));
-            let mut state = SkipState::More;
-            while at < body.len() && state == SkipState::More {
-                let end = (at + cuts.next().unwrap_or(1)).min(body.len());
-                let fed = skip.feed(&body[at..end]);
-                at += fed.consumed;
-                state = fed.state;
-                if state == SkipState::More { prop_assert_eq!(at, end); }
+        fn every_split_of_a_body_gives_the_same_answer(bytes in bodies(), cut in any::<prop::sample::Index>()) {
+            let whole = skip(Framing::Chunked, 100, &[&bytes]);
+            for cut in 0..=bytes.len() {
+                let (left, right) = bytes.split_at(cut);
+                prop_assert_eq!(skip(Framing::Chunked, 100, &[left, right]), whole);
             }
-            prop_assert_eq!(Skip { consumed: at, state }, if body.is_empty() { Skip { consumed: 0, state } } else { whole });
+            let single: Vec<&[u8]> = bytes.chunks(1).collect();
+            prop_assert_eq!(skip(Framing::Chunked, 100, &single), whole);
+            let several: Vec<&[u8]> = bytes.chunks(1 + cut.index(16)).collect();
+            prop_assert_eq!(skip(Framing::Chunked, 100, &several), whole);
         }
 
         #[test]
-        fn no_bytes_panic(body in proptest::collection::vec(any::<u8>(), 0..200)) {
-            drop_all(&body);
+        fn no_bytes_panic_the_machine(
+            bytes in prop::collection::vec(any::<u8>(), 0..300), limit in any::<u64>(), length in any::<u64>(),
+        ) {
+            for framing in [Framing::None, Framing::Length(length), Framing::Chunked] {
+                let skip = BodySkip::new(framing, limit).feed(&bytes);
+                prop_assert!(skip.consumed <= bytes.len());
+            }
         }
     }
 }

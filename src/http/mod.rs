@@ -1,7 +1,18 @@
-//! Pure HTTP/1.1: bytes in, decisions out. Imports nothing of ours, allocates nothing on the usual path, takes `now`.
+//! HTTP/1 as plain functions: bytes in, decisions out.
 //!
-//! The rules are RFC 9110 (semantics) and RFC 9112 (framing); each file names its sections. Invariant: whatever the
-//! bytes, and however they are cut, the answer is the same and nothing panics.
+//! Everything a peer can send is judged here, and nothing here can wait, allocate per request, read a clock or touch a
+//! descriptor. That is why it is a layer of its own: each rule is a table test, and each parser a property over every
+//! split of its input. It imports nothing else of ours.
+//!
+//! ```text
+//!   bytes ──head::parse──▶ RequestHead ──target::decode_path──▶ Target ──(the store opens it)──┐
+//!             │ framing::Framing ──chunked::BodySkip──▶ body dropped                           │
+//!             ▼                                                                                ▼
+//!          Refusal ──reply::write_error                    validator::evaluate, range::answer ──▶ reply::write_file_head
+//! ```
+//!
+//! Invariant: a [`Refusal`] closes the connection. Where the bytes of a request cannot be trusted, neither can the
+//! place where the next one begins (RFC 9112 section 11.2).
 
 pub mod chunked;
 pub mod content_type;
@@ -13,13 +24,36 @@ pub mod reply;
 pub mod target;
 pub mod validator;
 
-/// A status code.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A status code this server can answer with.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Status(pub u16);
 
+#[allow(missing_docs)]
 impl Status {
-    /// The reason phrase (RFC 9110 15); empty for a code ringway never sends.
-    pub fn reason(self) -> &'static str {
+    pub const OK: Status = Status(200);
+    pub const PARTIAL_CONTENT: Status = Status(206);
+    pub const MOVED_PERMANENTLY: Status = Status(301);
+    pub const NOT_MODIFIED: Status = Status(304);
+    pub const BAD_REQUEST: Status = Status(400);
+    pub const FORBIDDEN: Status = Status(403);
+    pub const NOT_FOUND: Status = Status(404);
+    pub const METHOD_NOT_ALLOWED: Status = Status(405);
+    pub const REQUEST_TIMEOUT: Status = Status(408);
+    pub const PRECONDITION_FAILED: Status = Status(412);
+    pub const CONTENT_TOO_LARGE: Status = Status(413);
+    pub const URI_TOO_LONG: Status = Status(414);
+    pub const RANGE_NOT_SATISFIABLE: Status = Status(416);
+    pub const EXPECTATION_FAILED: Status = Status(417);
+    pub const HEADER_FIELDS_TOO_LARGE: Status = Status(431);
+    pub const INTERNAL_SERVER_ERROR: Status = Status(500);
+    pub const NOT_IMPLEMENTED: Status = Status(501);
+    pub const SERVICE_UNAVAILABLE: Status = Status(503);
+    pub const VERSION_NOT_SUPPORTED: Status = Status(505);
+}
+
+impl Status {
+    /// The reason phrase of RFC 9110 section 15; empty for a code this server never sends.
+    pub const fn reason(self) -> &'static str {
         match self.0 {
             200 => "OK",
             206 => "Partial Content",
@@ -45,17 +79,36 @@ impl Status {
     }
 }
 
-/// Why a request cannot be answered; the connection ends after it is told.
+/// Why a request is not answered as asked. The connection closes after the reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// The status to tell.
+    /// The status to answer with.
     pub status: Status,
-    /// One sentence for the client.
+    /// What was wrong, for the body of the reply and for the log.
     pub reason: &'static str,
 }
 
 impl Refusal {
-    pub(crate) const fn new(status: u16, reason: &'static str) -> Self {
-        Self { status: Status(status), reason }
+    /// A refusal with `status`.
+    pub const fn new(status: Status, reason: &'static str) -> Self {
+        Self { status, reason }
+    }
+
+    /// A 400.
+    pub const fn bad(reason: &'static str) -> Self {
+        Self::new(Status::BAD_REQUEST, reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_that_can_be_sent_has_a_reason_phrase() {
+        for code in [200, 206, 301, 304, 400, 403, 404, 405, 408, 412, 413, 414, 416, 417, 431, 500, 501, 503, 505] {
+            assert_ne!(Status(code).reason(), "", "{code}");
+        }
+        assert_eq!(Status(299).reason(), "");
     }
 }

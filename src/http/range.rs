@@ -1,107 +1,174 @@
-//! Byte ranges (RFC 9110 14).
+//! Byte ranges: which part of a file a Range header asks for.
+//!
+//! Apart because it is arithmetic on numbers a stranger chose. Imports nothing.
+//!
+//! Invariant: a [`RangeAnswer::Part`] is not empty and lies inside the file.
 
 use std::ops::Range;
 
-/// What a Range field asks of a file.
+/// What a Range header means for a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RangeAnswer {
-    /// Not a range that is understood, or of an empty file: the whole file.
+    /// The header is ignored: 200 with the whole file.
     Full,
-    /// This part, never empty, inside the file.
+    /// 206 with this part.
     Part(Range<u64>),
-    /// Several ranges: the whole file (allowed by RFC 9110 14.2), which also takes the point out of range floods.
-    Multi,
-    /// It begins past the end.
+    /// 416.
     Unsatisfiable,
+    /// Several ranges: 200 with the whole file (RFC 9110 section 14.2 allows it), and worth counting.
+    Multi,
 }
 
-/// Answers the value of a Range field for a file of `len` bytes. Numbers too large for 64 bits are "past the end".
+/// What the value of Range means for a file of `len` bytes (RFC 9110 section 14).
+///
+/// What cannot be parsed, or is of another unit, is ignored. A last position beyond the end is the end. A first
+/// position at or beyond the end, and a suffix of nothing (`-0`), are unsatisfiable. Numbers beyond u64 count as the
+/// largest u64, which is beyond every file. Of an empty file every range is the whole (as nginx has it): there is no
+/// part to miss.
 pub fn answer(header: &[u8], len: u64) -> RangeAnswer {
-    let Some((unit, set)) = header.split_at_checked(6) else { return RangeAnswer::Full };
-    if !unit.eq_ignore_ascii_case(b"bytes=") {
-        return RangeAnswer::Full;
+    let Some(set) = bytes_unit(header) else { return RangeAnswer::Full };
+    let mut only = None;
+    let mut several = false;
+    for spec in set.split(|&byte| byte == b',') {
+        let spec = spec.trim_ascii();
+        // RFC 9110 section 5.6.1.2: empty list elements are to be ignored.
+        if spec.is_empty() {
+            continue;
+        }
+        let Some(spec) = Spec::parse(spec) else { return RangeAnswer::Full };
+        several |= only.replace(spec).is_some();
     }
-    let mut specs = set.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|spec| !spec.is_empty());
-    let Some(spec) = specs.next() else { return RangeAnswer::Full };
-    let Some(dash) = spec.iter().position(|byte| *byte == b'-') else { return RangeAnswer::Full };
-    let (first, last) = (number(&spec[..dash]), number(&spec[dash + 1..]));
-    if specs.next().is_some() {
-        return RangeAnswer::Multi;
-    }
-    match (first, last) {
-        (Number::Bad, _) | (_, Number::Bad) | (Number::None, Number::None) => RangeAnswer::Full,
-        (Number::Some(first), Number::Some(last)) if last < first => RangeAnswer::Full,
-        _ if len == 0 => RangeAnswer::Full,
-        (Number::None, Number::Some(0)) => RangeAnswer::Unsatisfiable,
-        (Number::None, Number::Some(suffix)) => RangeAnswer::Part(len.saturating_sub(suffix)..len),
-        (Number::Some(first), _) if first >= len => RangeAnswer::Unsatisfiable,
-        (Number::Some(first), Number::None) => RangeAnswer::Part(first..len),
-        (Number::Some(first), Number::Some(last)) => RangeAnswer::Part(first..last.saturating_add(1).min(len)),
+    match only {
+        None => RangeAnswer::Full,
+        Some(_) if len == 0 => RangeAnswer::Full,
+        Some(_) if several => RangeAnswer::Multi,
+        Some(spec) => spec.of(len),
     }
 }
 
 #[derive(Clone, Copy)]
-enum Number {
-    None,
-    Some(u64),
-    Bad,
+enum Spec {
+    /// First and last position.
+    Positions(u64, u64),
+    /// The last so many bytes.
+    Suffix(u64),
 }
 
-fn number(digits: &[u8]) -> Number {
-    if digits.is_empty() {
-        return Number::None;
+impl Spec {
+    fn parse(spec: &[u8]) -> Option<Spec> {
+        let dash = spec.iter().position(|&byte| byte == b'-')?;
+        let (first, last) = (&spec[..dash], &spec[dash + 1..]);
+        match (first.is_empty(), last.is_empty()) {
+            (true, _) => Some(Spec::Suffix(number(last)?)),
+            (false, true) => Some(Spec::Positions(number(first)?, u64::MAX)),
+            (false, false) => {
+                let (first, last) = (number(first)?, number(last)?);
+                // Section 14.1.1: a last position below the first makes the range invalid, so it is ignored.
+                (first <= last).then_some(Spec::Positions(first, last))
+            }
+        }
     }
-    if !digits.iter().all(u8::is_ascii_digit) {
-        return Number::Bad;
+
+    fn of(self, len: u64) -> RangeAnswer {
+        match self {
+            Spec::Positions(first, _) if first >= len => RangeAnswer::Unsatisfiable,
+            Spec::Positions(first, last) => RangeAnswer::Part(first..last.saturating_add(1).min(len)),
+            Spec::Suffix(0) => RangeAnswer::Unsatisfiable,
+            Spec::Suffix(count) => RangeAnswer::Part(len.saturating_sub(count)..len),
+        }
     }
-    Number::Some(digits.iter().fold(0u64, |sum, digit| sum.saturating_mul(10).saturating_add(u64::from(digit - b'0'))))
+}
+
+/// What follows `bytes=`; range units are case-insensitive (section 14.1).
+fn bytes_unit(header: &[u8]) -> Option<&[u8]> {
+    let (unit, set) = header.split_at_checked(6)?;
+    unit.eq_ignore_ascii_case(b"bytes=").then_some(set)
+}
+
+/// 1*DIGIT, saturating.
+fn number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    Some(digits.iter().fold(0u64, |sum, byte| sum.saturating_mul(10).saturating_add(u64::from(byte - b'0'))))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::RangeAnswer::{Full, Multi, Part, Unsatisfiable};
     use super::*;
     use proptest::prelude::*;
 
     #[test]
-    fn the_table() {
-        use RangeAnswer::*;
-        let rows: &[(&str, u64, RangeAnswer)] = &[
-            ("bytes=0-4", 5, Part(0..5)),
-            ("bytes=0-9", 5, Part(0..5)),
-            ("bytes=1-1", 5, Part(1..2)),
-            ("bytes=3-", 5, Part(3..5)),
-            ("bytes=-2", 5, Part(3..5)),
-            ("bytes=-9", 5, Part(0..5)),
-            ("bytes=5-", 5, Unsatisfiable),
-            ("bytes=-0", 5, Unsatisfiable),
-            ("bytes=99999999999999999999999-", 5, Unsatisfiable),
-            ("bytes=0-99999999999999999999999", 5, Part(0..5)),
-            ("bytes=-9223372036854775000,-1", 5, Multi),
-            ("bytes=0-0,2-2", 5, Multi),
-            ("bytes=0-1,", 5, Part(0..2)),
-            ("bytes=", 5, Full),
-            ("bytes=,,,", 5, Full),
-            ("bytes=a-b", 5, Full),
-            ("bytes=2-1", 5, Full),
-            ("bytes=+1-2", 5, Full),
-            ("bytes=1", 5, Full),
-            ("bytes=-", 5, Full),
-            ("lines=0-1", 5, Full),
-            ("BYTES=0-1", 5, Part(0..2)),
-            ("bytes=0-", 0, Full),
-            ("bytes=-1", 0, Full),
+    fn a_range_means_what_rfc_9110_section_14_says() {
+        let table = [
+            ("bytes=0-0", 10, Part(0..1)),
+            ("bytes=2-4", 10, Part(2..5)),
+            ("BYTES=2-4", 10, Part(2..5)),
+            ("bytes=2-", 10, Part(2..10)),
+            ("bytes=0-", 10, Part(0..10)),
+            ("bytes=9-", 10, Part(9..10)),
+            ("bytes=9-99", 10, Part(9..10)),
+            ("bytes=-3", 10, Part(7..10)),
+            ("bytes=-10", 10, Part(0..10)),
+            ("bytes=-99", 10, Part(0..10)),
+            ("bytes=0-18446744073709551615", 10, Part(0..10)),
+            ("bytes=0-99999999999999999999999", 10, Part(0..10)),
+            ("bytes=-99999999999999999999999", 10, Part(0..10)),
+            ("bytes=,2-4, ,", 10, Part(2..5)),
+            ("bytes= 2-4", 10, Part(2..5)),
+            ("bytes=10-", 10, Unsatisfiable),
+            ("bytes=10-20", 10, Unsatisfiable),
+            ("bytes=99999999999999999999999-", 10, Unsatisfiable),
+            ("bytes=18446744073709551615-", u64::MAX, Unsatisfiable),
+            ("bytes=-0", 10, Unsatisfiable),
+            ("bytes=0-1,3-4", 10, Multi),
+            ("bytes=0-1,-1", 10, Multi),
+            ("bytes=4-2", 10, Full),
+            ("bytes=", 10, Full),
+            ("bytes=,,", 10, Full),
+            ("bytes=-", 10, Full),
+            ("bytes=a-b", 10, Full),
+            ("bytes=1", 10, Full),
+            ("bytes=1-2-3", 10, Full),
+            ("bytes=--1", 10, Full),
+            ("bytes=+1-2", 10, Full),
+            ("bytes=1 -2", 10, Full),
+            ("bytes=0-1,x", 10, Full),
+            ("bytes =0-1", 10, Full),
+            ("byte=0-1", 10, Full),
+            ("lines=0-1", 10, Full),
+            ("0-1", 10, Full),
+            ("", 10, Full),
         ];
-        for (header, len, want) in rows {
-            assert_eq!(answer(header.as_bytes(), *len), *want, "{header} of {len}");
+        for (header, len, expected) in table {
+            assert_eq!(answer(header.as_bytes(), len), expected, "{header} of {len}");
+        }
+    }
+
+    #[test]
+    fn every_range_of_an_empty_file_is_the_whole_of_it() {
+        for header in ["bytes=0-", "bytes=0-0", "bytes=-1", "bytes=-0", "bytes=5-6", "bytes=0-1,2-3", "bytes=x"] {
+            assert_eq!(answer(header.as_bytes(), 0), Full, "{header}");
         }
     }
 
     proptest! {
         #[test]
-        fn a_part_lies_inside_the_file(header in "bytes=[-0-9, ]{0,25}|.{0,20}", len: u64) {
-            if let RangeAnswer::Part(part) = answer(header.as_bytes(), len) {
-                prop_assert!(part.start < part.end && part.end <= len);
+        fn a_part_is_not_empty_and_lies_inside_the_file(
+            header in prop_oneof!["bytes=[0-9]{0,21}-[0-9]{0,21}", "bytes=[-0-9, ]{0,30}"], len in any::<u64>(), small in 0u64..50,
+        ) {
+            for len in [len, small] {
+                if let Part(part) = answer(header.as_bytes(), len) {
+                    prop_assert!(part.start < part.end && part.end <= len, "{:?} of {}", part, len);
+                }
             }
+        }
+
+        #[test]
+        fn no_bytes_panic_the_answer(header in prop::collection::vec(any::<u8>(), 0..40), len in any::<u64>()) {
+            answer(&header, len);
+            answer(&[b"bytes=", header.as_slice()].concat(), len);
         }
     }
 }

@@ -1,98 +1,83 @@
-//! Response heads, written into a caller's buffer without allocating.
+//! Response heads, written into the caller's buffer without formatting machinery.
+//!
+//! Apart because what is on the wire is decided here and nowhere else: which field goes with which status, and in
+//! which order. Imports only the layer's own types.
+//!
+//! Invariant: a head ends with one empty line and states the length of its body, once; no value can break a line.
+
+use std::ops::Range;
 
 use super::Status;
 use super::head::Version;
 use super::validator::Validators;
-use std::ops::Range;
 
-/// What the head of a file's answer needs.
+/// A reply about a file that exists.
+///
+/// The reply to HEAD is the same head with nothing after it.
 #[derive(Clone, Debug)]
 pub struct FileHead<'a> {
     /// 200, 206 or 304.
     pub status: Status,
-    /// Bytes of the whole file.
+    /// The length of the whole file.
     pub len: u64,
-    /// The part, on a 206.
+    /// The part that is sent: with 206 and only then.
     pub part: Option<Range<u64>>,
     /// Content-Type.
     pub content_type: &'a [u8],
     /// ETag and Last-Modified.
     pub validators: &'a Validators,
-    /// Cache-Control, if any.
+    /// Cache-Control, if configured.
     pub cache_control: Option<&'a [u8]>,
-    /// The connection goes on.
+    /// Whether the connection lasts.
     pub keep_alive: bool,
-    /// The request's version.
+    /// The version of the request.
     pub version: Version,
-    /// The Date.
+    /// Date, as an IMF-fixdate.
     pub date: &'a [u8; 29],
 }
 
-fn number(out: &mut Vec<u8>, number: u64) {
-    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-}
-
-fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    out.extend_from_slice(name);
-    out.extend_from_slice(b": ");
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
-}
-
-fn start(out: &mut Vec<u8>, status: Status, date: &[u8; 29]) {
-    match status.0 {
-        200 => out.extend_from_slice(b"HTTP/1.1 200 OK\r\nServer: ringway\r\nDate: "),
-        code => {
-            out.extend_from_slice(b"HTTP/1.1 ");
-            number(out, u64::from(code));
-            out.push(b' ');
-            out.extend_from_slice(status.reason().as_bytes());
-            out.extend_from_slice(b"\r\nServer: ringway\r\nDate: ");
-        }
-    }
-    out.extend_from_slice(date);
-    out.extend_from_slice(b"\r\n");
-}
-
-fn end(out: &mut Vec<u8>, keep_alive: bool, version: Version) {
-    match (keep_alive, version) {
-        (false, _) => out.extend_from_slice(b"Connection: close\r\n\r\n"),
-        // RFC 9112 C.2.2: a 1.0 client that asked must be told.
-        (true, Version::Http10) => out.extend_from_slice(b"Connection: keep-alive\r\n\r\n"),
-        (true, Version::Http11) => out.extend_from_slice(b"\r\n"),
-    }
-}
-
-/// Appends the head of a file's answer; a 304 has no Content-Length (RFC 9110 8.6 allows none that would differ).
+/// Appends the head of a reply about a file. `content_type` and `cache_control` come from the configuration, which has
+/// checked that they are field values.
 pub fn write_file_head(out: &mut Vec<u8>, head: &FileHead<'_>) {
-    start(out, head.status, head.date);
-    if head.status.0 != 304 {
-        let length = head.part.as_ref().map_or(head.len, |part| part.end - part.start);
-        out.extend_from_slice(b"Content-Length: ");
-        number(out, length);
+    debug_assert_eq!(head.status == Status::PARTIAL_CONTENT, head.part.is_some(), "a part goes with 206");
+    // Fixed text, two validators, two numbers and a date stay below this without the two values.
+    out.reserve(448 + head.content_type.len() + head.cache_control.map_or(0, <[u8]>::len));
+    write_start(out, head.status, head.date);
+    if head.status != Status::NOT_MODIFIED {
         out.extend_from_slice(b"\r\nContent-Type: ");
         out.extend_from_slice(head.content_type);
-        out.extend_from_slice(b"\r\nAccept-Ranges: bytes\r\n");
+        out.extend_from_slice(b"\r\nContent-Length: ");
+        match &head.part {
+            None => write_number(out, head.len),
+            Some(part) => {
+                write_number(out, part.end - part.start);
+                out.extend_from_slice(b"\r\nContent-Range: bytes ");
+                write_number(out, part.start);
+                out.push(b'-');
+                // A part is never empty.
+                write_number(out, part.end - 1);
+                out.push(b'/');
+                write_number(out, head.len);
+            }
+        }
+        out.extend_from_slice(b"\r\nAccept-Ranges: bytes");
     }
-    if let Some(part) = &head.part {
-        out.extend_from_slice(b"Content-Range: bytes ");
-        number(out, part.start);
-        out.push(b'-');
-        number(out, part.end - 1);
-        out.push(b'/');
-        number(out, head.len);
-        out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(b"\r\nLast-Modified: ");
+    out.extend_from_slice(head.validators.last_modified());
+    out.extend_from_slice(b"\r\nETag: ");
+    out.extend_from_slice(head.validators.etag());
+    if let Some(cache_control) = head.cache_control {
+        out.extend_from_slice(b"\r\nCache-Control: ");
+        out.extend_from_slice(cache_control);
     }
-    field(out, b"ETag", head.validators.etag());
-    field(out, b"Last-Modified", head.validators.last_modified());
-    if let Some(value) = head.cache_control {
-        field(out, b"Cache-Control", value);
-    }
-    end(out, head.keep_alive, head.version);
+    write_end(out, head.keep_alive, head.version);
 }
 
-/// Appends a whole short answer: status, `extra` fields, and a plain body of two lines unless it is for HEAD.
-#[allow(clippy::too_many_arguments)]
+/// Appends a reply that is not about a file's content: a short text of its own, `detail` on its second line.
+///
+/// `extra` are fields that go with the status (Allow, Content-Range, Location, Retry-After). With `body` false the head
+/// is the same and nothing follows it, as HEAD wants it.
+#[allow(clippy::too_many_arguments)] // each is one fact of the reply, and a struct would only rename them
 pub fn write_error(
     out: &mut Vec<u8>,
     status: Status,
@@ -103,75 +88,190 @@ pub fn write_error(
     date: &[u8; 29],
     body: bool,
 ) {
-    start(out, status, date);
-    let mut code = itoa::Buffer::new();
-    let parts: [&[u8]; 6] =
-        [code.format(status.0).as_bytes(), b" ", status.reason().as_bytes(), b"\n", detail.as_bytes(), b"\n"];
-    out.extend_from_slice(b"Content-Type: text/plain; charset=utf-8\r\nContent-Length: ");
-    number(out, parts.iter().map(|part| part.len() as u64).sum());
-    out.extend_from_slice(b"\r\n");
+    let reason = status.reason();
+    let detail_len = if detail.is_empty() { 0 } else { detail.len() + 1 };
+    out.reserve(320 + detail_len + extra.iter().map(|(name, value)| name.len() + value.len() + 4).sum::<usize>());
+    write_start(out, status, date);
+    out.extend_from_slice(b"\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: ");
+    // "404 Not Found\n" and the detail with its own line end.
+    write_number(out, (3 + 1 + reason.len() + 1 + detail_len) as u64);
     for (name, value) in extra {
-        field(out, name.as_bytes(), value);
+        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(b": ");
+        // A value that could end its line would be a second field of somebody else's choice.
+        out.extend(value.iter().map(|&byte| if matches!(byte, b'\r' | b'\n' | 0) { b' ' } else { byte }));
     }
-    end(out, keep_alive, version);
+    write_end(out, keep_alive, version);
     if body {
-        parts.iter().for_each(|part| out.extend_from_slice(part));
+        write_code(out, status);
+        out.push(b' ');
+        out.extend_from_slice(reason.as_bytes());
+        out.push(b'\n');
+        if !detail.is_empty() {
+            out.extend_from_slice(detail.as_bytes());
+            out.push(b'\n');
+        }
     }
+}
+
+/// Appends the 416 of a file of `len` bytes, with its Content-Range (RFC 9110 section 15.5.17).
+pub fn write_range_error(out: &mut Vec<u8>, len: u64, keep_alive: bool, version: Version, date: &[u8; 29], body: bool) {
+    let mut value = [0; 28];
+    let mut number = itoa::Buffer::new();
+    let digits = number.format(len).as_bytes();
+    value[..8].copy_from_slice(b"bytes */");
+    value[8..8 + digits.len()].copy_from_slice(digits);
+    let extra = [("Content-Range", &value[..8 + digits.len()])];
+    write_error(out, Status::RANGE_NOT_SATISFIABLE, "", &extra, keep_alive, version, date, body);
+}
+
+/// The status line, Server and Date without its line end. The version is ours, not the client's (RFC 9110 section 2.5).
+#[inline]
+fn write_start(out: &mut Vec<u8>, status: Status, date: &[u8; 29]) {
+    match status.0 {
+        200 => out.extend_from_slice(b"HTTP/1.1 200 OK\r\nServer: ringway\r\nDate: "),
+        206 => out.extend_from_slice(b"HTTP/1.1 206 Partial Content\r\nServer: ringway\r\nDate: "),
+        _ => {
+            out.extend_from_slice(b"HTTP/1.1 ");
+            write_code(out, status);
+            out.push(b' ');
+            out.extend_from_slice(status.reason().as_bytes());
+            out.extend_from_slice(b"\r\nServer: ringway\r\nDate: ");
+        }
+    }
+    out.extend_from_slice(date);
+}
+
+/// Connection, where the version's default does not say it, and the empty line.
+#[inline]
+fn write_end(out: &mut Vec<u8>, keep_alive: bool, version: Version) {
+    out.extend_from_slice(match (keep_alive, version) {
+        (false, _) => b"\r\nConnection: close\r\n\r\n".as_slice(),
+        (true, Version::Http10) => b"\r\nConnection: keep-alive\r\n\r\n",
+        (true, Version::Http11) => b"\r\n\r\n",
+    });
+}
+
+/// Three digits, whatever the number.
+fn write_code(out: &mut Vec<u8>, status: Status) {
+    out.extend([status.0 / 100 % 10, status.0 / 10 % 10, status.0 % 10].map(|digit| b'0' + digit as u8));
+}
+
+#[inline]
+fn write_number(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn file(status: u16, part: Option<Range<u64>>, keep_alive: bool, version: Version) -> String {
-        let validators = Validators::new(100, 784_111_777, 0);
+    const DATE: &[u8; 29] = b"Sun, 06 Nov 1994 08:49:37 GMT";
+
+    fn file_head(status: Status, part: Option<Range<u64>>, keep_alive: bool, version: Version) -> String {
+        let validators = Validators::new(1000, 0, 1);
         let mut out = Vec::new();
         write_file_head(
             &mut out,
             &FileHead {
-                status: Status(status),
-                len: 100,
+                status,
+                len: 1000,
                 part,
                 content_type: b"text/plain",
                 validators: &validators,
-                cache_control: Some(b"max-age=5"),
+                cache_control: Some(b"max-age=60"),
                 keep_alive,
                 version,
-                date: b"Sun, 06 Nov 1994 08:49:37 GMT",
+                date: DATE,
             },
         );
-        String::from_utf8(out).expect("ascii")
+        String::from_utf8(out).unwrap()
     }
 
     #[test]
-    fn a_whole_file() {
+    fn a_whole_file_has_exactly_these_fields() {
         assert_eq!(
-            file(200, None, true, Version::Http11),
-            "HTTP/1.1 200 OK\r\nServer: ringway\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 100\r\n\
-             Content-Type: text/plain\r\nAccept-Ranges: bytes\r\nETag: \"ae1b981bc490a00-64\"\r\n\
-             Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nCache-Control: max-age=5\r\n\r\n"
+            file_head(Status::OK, None, true, Version::Http11),
+            "HTTP/1.1 200 OK\r\nServer: ringway\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Type: text/plain\r\n\
+             Content-Length: 1000\r\nAccept-Ranges: bytes\r\nLast-Modified: Thu, 01 Jan 1970 00:00:00 GMT\r\n\
+             ETag: \"1-3e8\"\r\nCache-Control: max-age=60\r\n\r\n"
         );
     }
 
     #[test]
-    fn a_part_has_one_content_range_and_a_304_no_length() {
-        let part = file(206, Some(10..20), false, Version::Http11);
-        assert!(part.contains("Content-Length: 10\r\n") && part.contains("Content-Range: bytes 10-19/100\r\n"));
-        assert!(part.contains("Connection: close\r\n"));
-        let not = file(304, None, true, Version::Http10);
-        assert!(!not.contains("Content-Length") && !not.contains("Content-Type"));
-        assert!(not.contains("ETag: ") && not.contains("Connection: keep-alive") && not.contains("Cache-Control: "));
+    fn a_part_has_its_own_length_and_one_content_range() {
+        let head = file_head(Status::PARTIAL_CONTENT, Some(10..20), true, Version::Http11);
+        assert!(head.starts_with("HTTP/1.1 206 Partial Content\r\n"));
+        assert!(head.contains("\r\nContent-Length: 10\r\nContent-Range: bytes 10-19/1000\r\n"));
+        assert_eq!(head.matches("Content-Range").count(), 1);
     }
 
     #[test]
-    fn an_error_says_its_length_for_head_too() {
-        for body in [true, false] {
+    fn not_modified_tells_the_validators_and_no_length() {
+        let head = file_head(Status::NOT_MODIFIED, None, true, Version::Http11);
+        assert_eq!(
+            head,
+            "HTTP/1.1 304 Not Modified\r\nServer: ringway\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
+             Last-Modified: Thu, 01 Jan 1970 00:00:00 GMT\r\nETag: \"1-3e8\"\r\nCache-Control: max-age=60\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn connection_is_said_only_where_the_version_does_not_say_it() {
+        let table = [
+            (true, Version::Http11, None),
+            (false, Version::Http11, Some("close")),
+            (true, Version::Http10, Some("keep-alive")),
+            (false, Version::Http10, Some("close")),
+        ];
+        for (keep_alive, version, expected) in table {
+            let head = file_head(Status::OK, None, keep_alive, version);
+            let found = head.lines().find_map(|line| line.strip_prefix("Connection: "));
+            assert_eq!(found, expected, "{keep_alive} {version:?}");
+            assert!(head.ends_with("\r\n\r\n"));
+        }
+    }
+
+    fn error(status: Status, detail: &str, extra: &[(&str, &[u8])], body: bool) -> String {
+        let mut out = Vec::new();
+        write_error(&mut out, status, detail, extra, false, Version::Http11, DATE, body);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn the_length_of_an_error_is_the_length_of_its_body() {
+        for code in [301, 400, 404, 431, 505] {
+            for detail in ["", "no such file"] {
+                let reply = error(Status(code), detail, &[], true);
+                let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+                let length: usize =
+                    head.lines().find_map(|l| l.strip_prefix("Content-Length: ")).unwrap().parse().unwrap();
+                assert_eq!(length, body.len(), "{code} {detail}");
+                assert!(body.starts_with(&format!("{code} {}\n", Status(code).reason())));
+                assert_eq!(
+                    error(Status(code), detail, &[], false),
+                    format!("{head}\r\n\r\n"),
+                    "HEAD is GET without its body"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_cannot_end_its_line() {
+        let reply = error(Status::MOVED_PERMANENTLY, "", &[("Location", b"/a\r\nX: y\0")], false);
+        assert!(reply.contains("\r\nLocation: /a  X: y \r\n"));
+    }
+
+    #[test]
+    fn an_unsatisfiable_range_is_told_the_length_there_is() {
+        for len in [0, 1000, u64::MAX] {
             let mut out = Vec::new();
-            let extra: [(&str, &[u8]); 1] = [("Allow", b"GET, HEAD")];
-            write_error(&mut out, Status(405), "no", &extra, true, Version::Http11, &[b'd'; 29], body);
-            let out = String::from_utf8(out).expect("ascii");
-            assert!(out.contains("Content-Length: 26\r\n") && out.contains("Allow: GET, HEAD\r\n"), "{out}");
-            assert_eq!(out.ends_with("405 Method Not Allowed\nno\n"), body);
+            write_range_error(&mut out, len, true, Version::Http11, DATE, true);
+            let reply = String::from_utf8(out).unwrap();
+            assert!(reply.starts_with("HTTP/1.1 416 Range Not Satisfiable\r\n"));
+            assert!(reply.contains(&format!("\r\nContent-Range: bytes */{len}\r\n")));
         }
     }
 }

@@ -30,7 +30,7 @@ impl Arena {
     /// An arena of at least one buffer and at most `bytes`.
     pub fn new(bytes: usize, tally: Arc<Tally>) -> io::Result<Rc<Self>> {
         let count = (bytes / ARENA_BUFFER).clamp(1, usize::from(u16::MAX));
-        let memory = Mapping::new(count * ARENA_BUFFER, true)?;
+        let memory = Mapping::new(count * ARENA_BUFFER)?;
         tally.buffers_idle.set(count as u64);
         tally.buffers_busy.set(0);
         tally.buffer_pool_bytes.set(memory.len() as u64);
@@ -155,8 +155,8 @@ impl RecvPool {
     pub fn new(entries: usize, tally: Arc<Tally>) -> io::Result<Rc<Self>> {
         let entries = u16::try_from(entries.next_power_of_two().min(32768)).unwrap_or(32768);
         let pool = Rc::new(Self {
-            ring: Mapping::new(usize::from(entries) * size_of::<BufRingEntry>(), false)?,
-            memory: Mapping::new(usize::from(entries) * RECV_BUFFER, false)?,
+            ring: Mapping::new(usize::from(entries) * size_of::<BufRingEntry>())?,
+            memory: Mapping::new(usize::from(entries) * RECV_BUFFER)?,
             entries,
             tail: Cell::new(0),
             available: Cell::new(0),

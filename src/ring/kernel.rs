@@ -81,8 +81,16 @@ impl std::fmt::Debug for Kernel {
 
 impl Kernel {
     /// Sets the ring up on the calling thread, stepping down the ladder on EINVAL.
-    pub fn new() -> io::Result<Self> {
-        Self::with_entries(SQ_ENTRIES, CQ_ENTRIES)
+    ///
+    /// `tight` makes small queues, for a small RLIMIT_MEMLOCK: queues count against it since Linux 6.14.
+    pub fn new(tight: bool) -> io::Result<Self> {
+        let shrink = if tight { 6 } else { 0 };
+        Self::with_entries(SQ_ENTRIES >> shrink, CQ_ENTRIES >> shrink)
+    }
+
+    /// Entries of the submission queue that were granted.
+    pub fn entries(&self) -> u32 {
+        self.ring.params().sq_entries()
     }
 
     /// As [`Kernel::new`] with given queue sizes (probes and tests want small ones).

@@ -18,7 +18,7 @@ use super::core::Core;
 use super::route::Found as Routed;
 use crate::clock::Nanos;
 use crate::config::{EngineChoice, Route};
-use crate::http::chunked::{BodySkip, SkipState};
+use crate::http::chunked::{self, BodySkip, SkipState};
 use crate::http::framing::Framing;
 use crate::http::head::{self, HeadLimits, Method, Parse, RequestHead, Version};
 use crate::http::range::{self, RangeAnswer};
@@ -579,13 +579,13 @@ fn decide(core: &Rc<Core>, conn: &Conn, bytes: &[u8], found: Option<Found>) -> D
     };
     let limit = core.config.limits.discard_body_bytes;
     let skip = match request.framing {
-        Framing::None => None,
+        Framing::None | Framing::Length(0) => None,
         framing => Some(BodySkip::new(framing, limit)),
     };
     if let Framing::Length(length) = request.framing
         && length > limit
     {
-        return Decision::Refuse(Refusal { status: Status(413), reason: "a request body is not wanted here" });
+        return Decision::Refuse(chunked::BODY_TOO_LONG);
     }
     let most = core.config.limits.keepalive_requests;
     let keep = request.keep_alive
@@ -706,11 +706,10 @@ impl Context<'_> {
                     }
                     RangeAnswer::Unsatisfiable => {
                         ranges[RangeKind::Unsatisfiable as usize].add(1);
-                        let mut number = itoa::Buffer::new();
-                        let mut whole = b"bytes */".to_vec();
-                        whole.extend_from_slice(number.format(len).as_bytes());
-                        let extra: [(&str, &[u8]); 1] = [("Content-Range", &whole)];
-                        return self.error(Status(416), "the file is shorter than that", &extra, route);
+                        let mut head = core.take_head();
+                        let date = core.date();
+                        reply::write_range_error(&mut head, len, self.keep, request.version, &date, true);
+                        return self.answer(head, None, Status(416), route);
                     }
                 }
             }
@@ -769,12 +768,14 @@ fn count_request(core: &Core, route: usize, method: MethodLabel, status: Status)
 }
 
 fn count_refusal(core: &Core, refusal: Refusal) {
-    match refusal.status.0 {
-        431 if refusal.reason == head::TOO_MANY.reason => core.hit(Limit::HeaderCount),
-        431 => core.hit(Limit::HeadBytes),
-        414 => core.hit(Limit::TargetBytes),
-        413 => core.hit(Limit::BodyBytes),
-        _ => {}
+    if refusal == head::TOO_MANY_HEADERS {
+        core.hit(Limit::HeaderCount);
+    } else if refusal == head::HEAD_TOO_LONG {
+        core.hit(Limit::HeadBytes);
+    } else if refusal == head::TARGET_TOO_LONG {
+        core.hit(Limit::TargetBytes);
+    } else if refusal == chunked::BODY_TOO_LONG {
+        core.hit(Limit::BodyBytes);
     }
 }
 
@@ -849,7 +850,7 @@ async fn send_body(core: &Rc<Core>, conn: &Rc<Conn>, route: usize, head: Vec<u8>
             None => load(core, &body.file).await?,
         };
         let Some(content) = content else {
-            // Shorter or longer than its stat: the file changed under its name. The head was not sent yet.
+            // Cut since its head was made a moment ago; nothing was sent, and nothing can be that would be true.
             core.store.forget(route, &body.path);
             core.give_head(head);
             return Err(Abort(AbortReason::FileChanged));
@@ -871,13 +872,18 @@ async fn send_body(core: &Rc<Core>, conn: &Rc<Conn>, route: usize, head: Vec<u8>
     sent
 }
 
-/// Reads a small file whole; `None` if it is not what its stat said.
+/// Reads a small file whole, in as many reads as its warm and cold pages need; `None` if it is shorter than its stat.
 async fn load(core: &Rc<Core>, file: &OpenFile) -> Result<Option<Bytes>, Abort> {
-    let (lease, n) = core.mover.read(file, 0, file.len() as u32 + 1).await?;
-    if u64::from(n) != file.len() {
-        return Ok(None);
+    let mut content = Vec::with_capacity(file.len() as usize);
+    while (content.len() as u64) < file.len() {
+        let left = (file.len() - content.len() as u64) as u32;
+        let (lease, n) = core.mover.read(file, content.len() as u64, left).await?;
+        if n == 0 {
+            return Ok(None);
+        }
+        content.extend_from_slice(lease.bytes(n as usize));
     }
-    let content = Bytes::copy_from_slice(lease.bytes(n as usize));
+    let content = Bytes::from(content);
     core.store.keep(file, content.clone());
     Ok(Some(content))
 }

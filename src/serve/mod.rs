@@ -65,7 +65,7 @@ pub fn run(config: Config) -> Result<()> {
         })
         .collect::<Result<_>>()?;
 
-    // Signals are caught before READY is said, so that a SIGTERM right after it drains.
+    let lockable = lockable(config.cores.len());
     let clock = Clock::start();
     let (tell, told) = mpsc::channel();
     let mut threads = Vec::new();
@@ -77,6 +77,7 @@ pub fn run(config: Config) -> Result<()> {
             listeners,
             roots: roots.clone(),
             clock,
+            lockable,
         };
         let tell = tell.clone();
         let spawned = std::thread::Builder::new().name(format!("ringway-{}", public.core)).spawn(move || {
@@ -134,6 +135,7 @@ pub fn run(config: Config) -> Result<()> {
         capabilities: flags,
         drain_timeout: config.drain_timeout,
         warnings: warnings.iter().map(|(kind, _)| *kind).collect(),
+        tight: lockable.is_some_and(|bytes| bytes < worker::TIGHT),
     })
     .inspect_err(|_| stop(&shards))?;
 
@@ -155,6 +157,22 @@ pub fn run(config: Config) -> Result<()> {
         Some(error) => Err(error),
         None => Ok(()),
     }
+}
+
+/// Bytes each core may register, so that the first does not take all; `None` with CAP_IPC_LOCK or without a limit.
+fn lockable(cores: usize) -> Option<usize> {
+    /// Queues and receive rings of one core, which count too.
+    const RINGS: u64 = 256 << 10;
+    const CAP_IPC_LOCK: u64 = 1 << 14;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0);
+    let (soft, _) = sys::rlimit(libc::RLIMIT_MEMLOCK).ok()?;
+    if effective & CAP_IPC_LOCK != 0 || soft == libc::RLIM_INFINITY {
+        return None;
+    }
+    let cores = cores as u64;
+    Some((soft.saturating_sub(cores * RINGS) / cores.max(1)) as usize)
 }
 
 fn stop(shards: &[Arc<ShardPublic>]) {

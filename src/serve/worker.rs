@@ -8,7 +8,7 @@ use super::core::Core;
 use crate::clock::{Clock, Nanos};
 use crate::config::Config;
 use crate::error::{Error, Kind, Result};
-use crate::ring::buffers::{Arena, RecvPool};
+use crate::ring::buffers::{ARENA_BUFFER, Arena, RecvPool};
 use crate::ring::kernel::{Kernel, SetupFlags};
 use crate::ring::op::{Op, SharedFd};
 use crate::ring::pipes::PipePool;
@@ -38,6 +38,22 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const WAIT_MOST: Duration = Duration::from_secs(1);
 /// Every connection needs a receive and may need one more operation; the rest is for opens, accepts and cancels.
 const OPS_SPARE: usize = 1024;
+
+/// A core that may register less than this makes its queues small.
+pub const TIGHT: usize = 1 << 20;
+
+/// A ring that was closed gives its locked memory back a moment later: ENOMEM may pass.
+fn patiently<T>(mut step: impl FnMut() -> std::io::Result<T>) -> std::io::Result<T> {
+    for _ in 0..10 {
+        match step() {
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            result => return result,
+        }
+    }
+    step()
+}
 
 /// What a worker tells the thread that started it.
 #[derive(Debug)]
@@ -103,6 +119,8 @@ pub struct Worker {
     pub roots: Vec<Arc<OwnedFd>>,
     /// The process's clock.
     pub clock: Clock,
+    /// Bytes this core may register; `None` is any number.
+    pub lockable: Option<usize>,
 }
 
 impl Worker {
@@ -116,7 +134,8 @@ impl Worker {
         self.public.tid.store(sys::gettid(), Ordering::Release);
         let limits = self.config.limits.clone();
         let tally = Arc::clone(&self.public.tally);
-        let kernel = Kernel::new().map_err(|error| {
+        let tight = self.lockable.is_some_and(|bytes| bytes < TIGHT);
+        let kernel = patiently(|| Kernel::new(tight)).map_err(|error| {
             Error::os(format!("set up the io_uring of core {core}"), &error)
                 .kind_is(Kind::NotPermitted)
                 .remedy(probe::why_denied(&error))
@@ -128,12 +147,13 @@ impl Worker {
                 .warnings
                 .push(("workers", format!("io-wq workers could not be bounded: {}", crate::error::describe(&error))));
         }
-        let arena = register_arena(&kernel, limits.arena_bytes_per_core, &tally, &mut features)?;
-        let recv = RecvPool::new(limits.recv_buffers_per_core, Arc::clone(&tally))
+        // One page of ring entries.
+        let recv_buffers = if tight { limits.recv_buffers_per_core.min(256) } else { limits.recv_buffers_per_core };
+        let recv = RecvPool::new(recv_buffers, Arc::clone(&tally))
             .map_err(|error| Error::os("map receive buffers", &error))?;
-        kernel
-            .register_recv_pool(&recv)
+        patiently(|| kernel.register_recv_pool(&recv))
             .map_err(|error| Error::os("register receive buffers", &error).remedy(probe::why_denied(&error)))?;
+        let arena = register_arena(&kernel, limits.arena_bytes_per_core, self.lockable, &tally, &mut features)?;
         let pipes = PipePool::new(limits.pipes_per_core, limits.pipe_bytes, Arc::clone(&tally))
             .map_err(|error| Error::os("open /dev/null", &error))?;
         if self.capabilities.pipe_bytes < limits.pipe_bytes {
@@ -191,44 +211,40 @@ impl Worker {
     }
 }
 
-/// Registers the arena, halving it while RLIMIT_MEMLOCK refuses; unregistered, it still serves copies.
+/// Registers the arena, smaller where RLIMIT_MEMLOCK wants it; what cannot be registered still serves, by copies.
 fn register_arena(
     kernel: &Kernel,
     want: usize,
+    lockable: Option<usize>,
     tally: &Arc<crate::telemetry::tally::Tally>,
     features: &mut RingFeatures,
 ) -> Result<Rc<Arena>> {
-    let mut bytes = want;
-    loop {
-        let arena = Arena::new(bytes, Arc::clone(tally)).map_err(|error| Error::os("map the arena", &error))?;
+    const RAISE: &str = "raise RLIMIT_MEMLOCK (LimitMEMLOCK= in systemd, --ulimit memlock in Docker)";
+    let map = |bytes| Arena::new(bytes, Arc::clone(tally)).map_err(|error| Error::os("map the arena", &error));
+    let mut bytes = lockable.map_or(want, |most| want.min(most / ARENA_BUFFER * ARENA_BUFFER));
+    let mut why = "its share of RLIMIT_MEMLOCK is too small".to_owned();
+    while bytes >= ARENA_BUFFER {
+        let arena = map(bytes)?;
         match kernel.register_arena(&arena) {
             Ok(()) => {
                 features.arena_bytes = arena.bytes();
                 if bytes < want {
-                    features.warnings.push((
-                        "memlock",
-                        format!(
-                            "only {} KiB of {} KiB could be registered: raise RLIMIT_MEMLOCK (LimitMEMLOCK= in systemd)",
-                            bytes >> 10,
-                            want >> 10
-                        ),
-                    ));
+                    let (got, want) = (bytes >> 10, want >> 10);
+                    let text = format!("only {got} KiB of {want} KiB per core could be registered: {RAISE}");
+                    features.warnings.push(("memlock", text));
                 }
                 return Ok(arena);
             }
-            Err(error) if bytes > 1 << 20 && error.raw_os_error() == Some(libc::ENOMEM) => bytes /= 2,
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => bytes /= 2,
             Err(error) => {
-                features.warnings.push((
-                    "memlock",
-                    format!(
-                        "no buffer could be registered ({}): zero-copy sends pin memory one by one; raise RLIMIT_MEMLOCK",
-                        crate::error::describe(&error)
-                    ),
-                ));
-                return Arena::new(want, Arc::clone(tally)).map_err(|error| Error::os("map the arena", &error));
+                why = crate::error::describe(&error);
+                break;
             }
         }
     }
+    let text = format!("no buffer could be registered ({why}), zero-copy sends pin memory one by one: {RAISE}");
+    features.warnings.push(("memlock", text));
+    map(want)
 }
 
 /// The listeners of one core: accepting, pausing after a refusal, or closed.

@@ -3,8 +3,7 @@
 use crate::clock::Nanos;
 use crate::http::validator::Validators;
 use crate::ring::op::SharedFd;
-use crate::sys::{self, Stat};
-use crate::transfer::plan::Residency;
+use crate::sys::{self, Residency, Stat};
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::os::fd::AsFd;

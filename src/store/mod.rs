@@ -216,7 +216,7 @@ impl Store {
         if stat.kind != FileKind::Regular {
             return Err(Missing::NotFound);
         }
-        let content_type = crate::http::content_type::of(path.as_bytes(), &root.default_type);
+        let content_type = crate::http::content_type::of(path.as_bytes(), root.default_type.as_bytes()).into_owned();
         Ok(Found::File(Rc::new(OpenFile::new(fd, stat, content_type))))
     }
 }

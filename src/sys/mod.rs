@@ -117,6 +117,17 @@ pub fn cached_pages(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<u
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(stat[0]) }
 }
 
+/// What is known of the pages about to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Residency {
+    /// In the page cache.
+    Warm,
+    /// Some are not.
+    Cold,
+    /// The kernel does not tell for this file.
+    Unknown,
+}
+
 /// posix_fadvise(2): drop these pages from the page cache if nothing else holds them (tests and probes).
 pub fn drop_cached(file: BorrowedFd<'_>) {
     // SAFETY: no memory of ours is touched.

@@ -141,8 +141,8 @@ fn push(ring: &mut IoUring, entry: io_uring::squeue::Entry) -> io::Result<()> {
 }
 
 fn multishot_recv(ring: &mut IoUring) -> io::Result<()> {
-    let table = Mapping::new(4096, false)?;
-    let buffer = Mapping::new(4096, false)?;
+    let table = Mapping::new(4096)?;
+    let buffer = Mapping::new(4096)?;
     // SAFETY: both mappings are unmapped at the end of this function, after the group was unregistered.
     unsafe { ring.submitter().register_buf_ring_with_flags(table.base() as u64, 1, 0, 0) }?;
     let base: *mut types::BufRingEntry = table.base().cast();

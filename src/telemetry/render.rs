@@ -432,7 +432,9 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicI32};
 
     fn sample_text() -> String {
-        let config = Sayings { source: Some("x".into()), ..Sayings::default() }.understand(&[0, 1]).expect("good");
+        let mut sayings = Sayings::default();
+        sayings.source = Some("x".into());
+        let config = sayings.understand(&[0, 1]).expect("good");
         let shards: Vec<_> = (0..2)
             .map(|core| {
                 Arc::new(ShardPublic {

@@ -4,7 +4,7 @@
 //! go back before the wait, so a thousand stalled clients hold none.
 
 use super::estimate::Estimate;
-use super::plan::{Facts, Plan, Reason, Residency, plan};
+use super::plan::{Facts, Plan, Reason, plan};
 use super::pump::{Pump, Step};
 use crate::clock::{Clock, Nanos};
 use crate::config::EngineChoice;
@@ -14,8 +14,8 @@ use crate::ring::op::{Op, SharedFd};
 use crate::ring::pipes::{Pipe, PipePool};
 use crate::ring::{Ring, TaskId};
 use crate::store::file::OpenFile;
-use crate::sys;
 use crate::sys::probe::Capabilities;
+use crate::sys::{self, Residency};
 use crate::telemetry::tally::{
     AbortReason, Engine, FallbackReason, Limit, ReadSource, SpliceResult, SpliceStage, Tally, ZcResult,
 };
@@ -248,7 +248,6 @@ impl Mover {
         let mut pump = Pump::new(order.start..order.end, self.turn_bytes);
         let mut last: Option<Engine> = None;
         let mut quanta = 0u32;
-        let began = self.clock.now();
         loop {
             let (offset, len) = match pump.next() {
                 Step::Done => return Ok(()),
@@ -269,12 +268,16 @@ impl Mover {
             let Plan { engine, reason } = plan(&facts);
             self.count_switch(last, engine, reason);
             last = Some(engine);
-            let (asked, moved) = match engine {
-                Engine::Sendfile => (len, self.sendfile(flow, file, offset, len)?),
-                Engine::Splice => self.splice(flow, file, offset, len, quanta > 0).await?,
+            let (engine, asked, moved) = match engine {
+                Engine::Sendfile => (engine, len, self.sendfile(flow, file, offset, len)?),
+                Engine::Splice => {
+                    let (asked, moved) = self.splice(flow, file, offset, len, quanta > 0).await?;
+                    (engine, asked, moved)
+                }
                 Engine::Send | Engine::SendZc => {
                     let len = len.min(ARENA_BUFFER as u32);
-                    (len, self.copy(flow, file, offset, len, engine).await?)
+                    let (engine, moved) = self.copy(flow, file, offset, len, engine).await?;
+                    (engine, len, moved)
                 }
             };
             quanta = quanta.saturating_add(1);
@@ -294,17 +297,11 @@ impl Mover {
                     pump.full();
                     continue;
                 }
-                if quanta == 1 || quanta % 64 == 0 {
-                    self.boost(flow, began, offset + u64::from(len) - order.start);
-                }
                 self.tally.hit(Limit::TurnBytes);
                 self.give_way().await;
             }
         }
     }
-
-    /// A place for per-peer tuning of TCP_NOTSENT_LOWAT; see [`Flow`].
-    fn boost(&self, _flow: &Flow, _began: Nanos, _moved: u64) {}
 
     fn facts(&self, flow: &Flow, order: &Order<'_>, pump: &Pump, offset: u64, len: u32) -> Facts {
         let auto = order.choice == EngineChoice::Auto;
@@ -399,7 +396,14 @@ impl Mover {
     }
 
     /// Engines `send` and `send_zc`: read into an arena buffer, then send it by copy or in place.
-    async fn copy(&self, flow: &Flow, file: &OpenFile, offset: u64, len: u32, engine: Engine) -> Result<Moved, Abort> {
+    async fn copy(
+        &self,
+        flow: &Flow,
+        file: &OpenFile,
+        offset: u64,
+        len: u32,
+        engine: Engine,
+    ) -> Result<(Engine, Moved), Abort> {
         // Forced zero-copy waits here for its own oldest notification; `auto` never comes here with a full hand.
         while engine == Engine::SendZc && flow.pinned.get() >= PINNED_MOST {
             self.starve().await;
@@ -408,24 +412,44 @@ impl Mover {
         if filled == 0 {
             return Err(Abort(AbortReason::FileShrank));
         }
-        let socket = Rc::clone(&flow.socket);
-        let result = if engine == Engine::SendZc {
-            let lease = lease.pinned_by(&flow.pinned);
-            let reports = self.capabilities.zc_reports;
-            // The notification takes off what was sent, the result what was not; in either order this never dips
-            // below zero.
-            self.tally.zc_pending_bytes.add(u64::from(filled));
-            let done = self.ring.submit(Op::SendZc { socket, lease, len: filled, route: flow.route, reports }).await;
-            self.tally.zc_pending_bytes.sub(u64::from(filled - done.result.unwrap_or(0)));
-            done.result
-        } else {
-            self.ring.submit(Op::SendLease { socket, lease, len: filled }).await.result
+        let result = match engine {
+            Engine::SendZc => self.send_zc(flow, lease, filled).await,
+            _ => self.send_lease(flow, lease, filled).await,
         };
         match result {
-            Ok(drained) => Ok(Moved::Through { filled, drained }),
-            Err(errno) if errno.is_again() => Ok(Moved::Full),
+            Ok(drained) => Ok((engine, Moved::Through { filled, drained })),
+            Err(errno) if errno.is_again() => Ok((engine, Moved::Full)),
+            // RLIMIT_MEMLOCK allows no more pages to be pinned now: the same bytes by copy.
+            Err(Errno(libc::ENOMEM | libc::ENOBUFS)) if engine == Engine::SendZc => {
+                self.tally.fallbacks[Engine::SendZc as usize][Engine::Send as usize][FallbackReason::NoArena as usize]
+                    .add(1);
+                let (lease, filled) = self.read(file, offset, len).await?;
+                if filled == 0 {
+                    return Err(Abort(AbortReason::FileShrank));
+                }
+                match self.send_lease(flow, lease, filled).await {
+                    Ok(drained) => Ok((Engine::Send, Moved::Through { filled, drained })),
+                    Err(errno) if errno.is_again() => Ok((Engine::Send, Moved::Full)),
+                    Err(errno) => Err(lost(errno)),
+                }
+            }
             Err(errno) => Err(lost(errno)),
         }
+    }
+
+    async fn send_zc(&self, flow: &Flow, lease: ArenaLease, len: u32) -> Outcome {
+        let lease = lease.pinned_by(&flow.pinned);
+        let (socket, route, reports) = (Rc::clone(&flow.socket), flow.route, self.capabilities.zc_reports);
+        // The notification takes off what was sent, the result what was not; in either order this never dips below
+        // zero.
+        self.tally.zc_pending_bytes.add(u64::from(len));
+        let done = self.ring.submit(Op::SendZc { socket, lease, len, route, reports }).await;
+        self.tally.zc_pending_bytes.sub(u64::from(len - done.result.unwrap_or(0)));
+        done.result
+    }
+
+    async fn send_lease(&self, flow: &Flow, lease: ArenaLease, len: u32) -> Outcome {
+        self.ring.submit(Op::SendLease { socket: Rc::clone(&flow.socket), lease, len }).await.result
     }
 
     /// Reads up to `len` bytes: from the page cache at once, or from storage through the ring.

@@ -3,22 +3,12 @@
 //! A decision table, tested as one. It reads what was probed and what is known now; it never looks anything up itself.
 
 use crate::config::EngineChoice;
+use crate::sys::Residency;
 use crate::telemetry::tally::{Engine, FallbackReason};
 
 /// Below this, a zero-copy send costs more than it saves: page pinning and a second completion (measured by others at
 /// 20 Gb/s: 32 KiB loses before notifications were merged in Linux 6.10, gains after).
 pub const ZERO_COPY_FROM: u64 = 32 << 10;
-
-/// What is known of the pages about to be sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Residency {
-    /// In the page cache.
-    Warm,
-    /// Some are not.
-    Cold,
-    /// The kernel does not tell for this file.
-    Unknown,
-}
 
 /// Everything the decision reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
