@@ -93,9 +93,10 @@ impl Client {
         Self::over(stream)
     }
 
-    /// With a small receive buffer, so that little of a body can hide in the kernel.
+    /// With a small receive buffer, so that little of a body can hide in the kernel; but larger than two segments of
+    /// loopback (64 KiB each), below which a sender may have to wait 200 ms for the window, whatever the server does.
     pub fn connect_small(address: SocketAddr) -> Self {
-        Self::over(small_socket(address))
+        Self::over(small_socket(address, 128 * 1024))
     }
 
     pub fn over(stream: TcpStream) -> Self {
@@ -240,10 +241,10 @@ impl Client {
     }
 }
 
-/// A connected socket that holds little: 64 KiB asked for before the handshake, so that the window stays small.
-pub fn small_socket(address: SocketAddr) -> TcpStream {
+/// A connected socket that holds little: asked for before the handshake, so that the window stays small.
+pub fn small_socket(address: SocketAddr, bytes: usize) -> TcpStream {
     let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None).unwrap();
-    socket.set_recv_buffer_size(64 * 1024).unwrap();
+    socket.set_recv_buffer_size(bytes).unwrap();
     socket.connect(&address.into()).unwrap_or_else(|error| panic!("connect to {address}: {error}"));
     socket.into()
 }

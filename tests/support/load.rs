@@ -61,7 +61,7 @@ pub fn stalled(address: SocketAddr, path: &str, count: usize, taken: usize) -> V
     let mut bytes = vec![0; taken];
     (0..count)
         .map(|_| {
-            let mut stream = small_socket(address);
+            let mut stream = small_socket(address, 128 * 1024);
             stream.set_read_timeout(Some(super::client::PATIENCE)).unwrap();
             stream.write_all(request.as_bytes()).expect("send a request");
             stream.read_exact(&mut bytes).expect("the beginning of a response");
