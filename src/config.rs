@@ -527,7 +527,7 @@ impl Sayings {
         const G: u64 = 1 << 30;
         const TICK: Duration = Duration::from_millis(100);
         let multiple = |key: &'static str, of: u64, value: u64| {
-            if value % of == 0 {
+            if value.is_multiple_of(of) {
                 return Ok(value as usize);
             }
             Err(bad(&self.get(key).origin, key, format!("must be a multiple of {of} bytes")))

@@ -596,23 +596,25 @@ fn decide(core: &Rc<Core>, conn: &Conn, bytes: &[u8], found: Option<Found>) -> D
         core.hit(Limit::KeepAliveRequests);
     }
     let context = Context { core, request: &request, keep, used };
-    let mut answer = match request.method {
+    let decision = match request.method {
         Method::Get | Method::Head => {
             let mut scratch = core.paths().borrow_mut();
             let path = match target::decode_path(request.target, &mut scratch) {
                 Ok(target) => target.path,
                 Err(refusal) => return Decision::Refuse(refusal),
             };
-            match context.of_path(path, found) {
-                Ok(answer) => answer,
-                Err(decision) => return decision,
-            }
+            context.of_path(path, found)
         }
-        Method::Known => context.error(Status(405), "only GET and HEAD are served", &[("Allow", b"GET, HEAD")], 0),
-        Method::Unknown => context.error(Status(501), "this method is not known", &[], 0),
+        Method::Known => {
+            let allow: [(&str, &[u8]); 1] = [("Allow", b"GET, HEAD")];
+            Decision::Answer(context.error(Status(405), "only GET and HEAD are served", &allow, 0))
+        }
+        Method::Unknown => Decision::Answer(context.error(Status(501), "this method is not known", &[], 0)),
     };
-    answer.skip = skip;
-    Decision::Answer(answer)
+    match decision {
+        Decision::Answer(answer) => Decision::Answer(Answer { skip, ..answer }),
+        other => other,
+    }
 }
 
 /// One request being decided.
@@ -644,11 +646,11 @@ impl Context<'_> {
         Answer { head, body, status, method: self.method(), route, keep: self.keep, used: self.used, skip: None }
     }
 
-    fn of_path(&self, path: &[u8], found: Option<Found>) -> Result<Answer, Decision> {
+    fn of_path(&self, path: &[u8], found: Option<Found>) -> Decision {
         let core = self.core;
         let (route, name) = match core.router.find(self.request.host, path) {
-            None => return Ok(self.error(Status(404), "no route for this host and path", &[], 0)),
-            Some(Routed::Redirect { route }) => return Ok(self.redirect(route)),
+            None => return Decision::Answer(self.error(Status(404), "no route for this host and path", &[], 0)),
+            Some(Routed::Redirect { route }) => return Decision::Answer(self.redirect(route)),
             Some(Routed::Route { route, cut }) => (route, &path[cut..]),
         };
         let just_opened = found.is_some();
@@ -656,12 +658,12 @@ impl Context<'_> {
             // Its bytes will be read now, and they must be those the head will tell of.
             Some(Found::File(file)) if !just_opened && file.content().is_none() && !file.is_unchanged() => {
                 core.store.forget(route, name);
-                return Err(Decision::Open { route, path: name.to_vec() });
+                return Decision::Open { route, path: name.to_vec() };
             }
             Some(found) => found,
-            None => return Err(Decision::Open { route, path: name.to_vec() }),
+            None => return Decision::Open { route, path: name.to_vec() },
         };
-        Ok(match found {
+        Decision::Answer(match found {
             Found::File(file) => self.of_file(file, route, name),
             Found::Directory => self.redirect(route),
             Found::Missing(Missing::NotFound) => self.error(Status(404), "no such file", &[], route),

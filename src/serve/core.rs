@@ -53,6 +53,8 @@ pub struct Core {
     date: Cell<[u8; 29]>,
     date_second: Cell<u64>,
     heads: RefCell<Vec<Vec<u8>>>,
+    // Boxed as they go into an operation: the box is what is reused.
+    #[allow(clippy::vec_box)]
     frames: RefCell<Vec<Box<Frame>>>,
     paths: RefCell<Vec<u8>>,
 }

@@ -203,7 +203,7 @@ impl Worker {
             self.clock,
         );
         let core = Rc::new(Core::new(self.config, self.public, ring, store, mover, self.clock));
-        let listeners = self.listeners.into_iter().map(|fd| Rc::new(fd)).collect();
+        let listeners = self.listeners.into_iter().map(Rc::new).collect();
         turn_until_stopped(core, listeners, || {
             // The starter may have given up already; then a stop is on its way.
             let _ = tell.send(Started::Ready(features));

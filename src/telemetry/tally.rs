@@ -257,7 +257,7 @@ pub struct Tally {
     pub zc_bytes: [Cell; 3],
     pub zc_pending_bytes: Cell,
     pub zc_notify: Buckets<14>,
-    /// Engine switches as [from][to][reason].
+    /// Engine switches, indexed by from, to and reason.
     pub fallbacks: [[[Cell; FallbackReason::ALL.len()]; 4]; 4],
     pub splices: [[Cell; 3]; 2],
     /// Bytes thrown out of pipes because the socket did not take them (they are read again).

@@ -357,7 +357,7 @@ impl Mover {
     ) -> Result<(u32, Moved), Abort> {
         let pipe = self.pipe().await;
         // Slots hold pages: an unaligned offset needs one more, so ask for one page less than the pipe has.
-        let most = pipe.size() - if offset % 4096 == 0 { 0 } else { 4096 };
+        let most = pipe.size() - if offset.is_multiple_of(4096) { 0 } else { 4096 };
         let len = len.min(u32::try_from(most).unwrap_or(u32::MAX));
         let op = Op::Chain { socket: Rc::clone(&flow.socket), file: Rc::clone(file.fd()), pipe, offset, len, poll };
         let done = self.ring.submit(op).await;
