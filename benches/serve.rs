@@ -580,11 +580,12 @@ fn drain(place: &Place, verdict: &mut Verdict, _quick: bool) {
         std::thread::sleep(Duration::from_millis(5));
     }
     let refused = std::net::TcpStream::connect(address).is_err();
+    let took = start.elapsed();
     let expected = tree::hash_of(size);
     let exact = clients.iter_mut().filter_map(|client| (client.hash_body(size).1 == expected).then_some(())).count();
     verdict
         .say(exact == CROWD, &format!("7: {exact} of {CROWD} downloads of {} byte-exact after TERM", size_name(size)));
-    verdict.say(refused, &format!("7: new connections refused after {:?}", start.elapsed()));
+    verdict.say(refused, &format!("7: new connections refused after {took:?}"));
     let code = server.end(Duration::from_secs(31)).and_then(|status| status.code());
     verdict.say(code == Some(0), &format!("7: exit code {code:?} (0)"));
 }
