@@ -63,6 +63,11 @@ impl Arena {
         self.returned.replace(false)
     }
 
+    /// Buffers in all.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
     /// Buffers nobody holds.
     pub fn idle(&self) -> usize {
         self.free.borrow().len()

@@ -197,7 +197,7 @@ impl Worker {
             arena,
             pipes,
             self.capabilities.clone(),
-            limits.turn_bytes,
+            (limits.turn_bytes, limits.turn_time),
             self.listeners.len(),
             tally,
             self.clock,
@@ -272,7 +272,8 @@ impl Doors {
         }
         match result {
             Ok(fd) => connection::admit(core, Rc::new(sys::own(fd as i32)), at as u16),
-            Err(errno) if errno.is_canceled() => return,
+            // Cancelled, or shut down for a drain.
+            Err(errno) if errno.is_canceled() || core.draining.get() => return,
             Err(errno) => {
                 let reason = match errno.0 {
                     libc::EMFILE | libc::ENFILE => RejectReason::Emfile,

@@ -26,9 +26,16 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 /// Zero-copy sends of one connection whose memory may wait for its notification: 4 buffers are 1 MiB.
 const PINNED_MOST: u32 = 4;
+
+/// One in so many arena buffers is never given to a zero-copy send.
+const ARENA_RESERVE: usize = 4;
+
+/// Below this a call costs more than the time it gives back.
+const PACE_LEAST: u32 = 128 << 10;
 
 /// A connection as a transfer sees it.
 #[derive(Debug)]
@@ -68,6 +75,9 @@ pub struct Mover {
     pipes: Rc<PipePool>,
     capabilities: Capabilities,
     turn_bytes: u32,
+    turn_time: Duration,
+    /// Bytes that one inline call moves in about a turn's time, learnt from the last ones.
+    pace: Cell<u32>,
     estimates: RefCell<Vec<Estimate>>,
     bulk: RefCell<VecDeque<TaskId>>,
     starved: RefCell<VecDeque<TaskId>>,
@@ -84,13 +94,13 @@ enum Moved {
 }
 
 impl Mover {
-    /// A mover for `routes` listeners.
+    /// A mover for `routes` listeners; `turn` bounds what one transfer does at a time, in bytes and time.
     pub fn new(
         ring: Rc<Ring>,
         arena: Rc<Arena>,
         pipes: Rc<PipePool>,
         capabilities: Capabilities,
-        turn_bytes: usize,
+        turn: (usize, Duration),
         routes: usize,
         tally: Arc<Tally>,
         clock: Clock,
@@ -100,7 +110,9 @@ impl Mover {
             arena,
             pipes,
             capabilities,
-            turn_bytes: u32::try_from(turn_bytes).unwrap_or(u32::MAX),
+            turn_bytes: u32::try_from(turn.0).unwrap_or(u32::MAX),
+            turn_time: turn.1,
+            pace: Cell::new(u32::try_from(turn.0).unwrap_or(u32::MAX)),
             estimates: RefCell::new(vec![Estimate::default(); routes.max(1)]),
             bulk: RefCell::default(),
             starved: RefCell::default(),
@@ -109,18 +121,23 @@ impl Mover {
         }
     }
 
-    /// Lets everything else of this core have its turn.
-    pub async fn give_way(&self) {
+    /// Puts the current task into a queue and returns when it is polled again.
+    async fn queue(&self, queue: &RefCell<VecDeque<TaskId>>) {
         let mut queued = false;
         poll_fn(|_| {
             if queued {
                 return Poll::Ready(());
             }
             queued = true;
-            self.bulk.borrow_mut().push_back(self.ring.current());
+            queue.borrow_mut().push_back(self.ring.current());
             Poll::Pending
         })
         .await;
+    }
+
+    /// Lets everything else of this core have its turn.
+    pub async fn give_way(&self) {
+        self.queue(&self.bulk).await;
     }
 
     /// The next bulk transfer whose turn it is.
@@ -146,7 +163,7 @@ impl Mover {
     }
 
     /// Credits the kernel's verdict on one zero-copy send.
-    pub fn notified(&self, route: u16, bytes: u32, copied: Option<bool>, waited: std::time::Duration) {
+    pub fn notified(&self, route: u16, bytes: u32, copied: Option<bool>, waited: Duration) {
         let result = match copied {
             Some(true) => ZcResult::Copied,
             Some(false) => ZcResult::ZeroCopied,
@@ -163,16 +180,7 @@ impl Mover {
 
     /// Waits until a lease has come home.
     async fn starve(&self) {
-        let mut queued = false;
-        poll_fn(|_| {
-            if queued {
-                return Poll::Ready(());
-            }
-            queued = true;
-            self.starved.borrow_mut().push_back(self.ring.current());
-            Poll::Pending
-        })
-        .await;
+        self.queue(&self.starved).await;
     }
 
     async fn lease(&self) -> ArenaLease {
@@ -265,11 +273,23 @@ impl Mover {
                 return Err(Abort(AbortReason::FileChanged));
             }
             let facts = self.facts(flow, &order, &pump, offset, len);
-            let Plan { engine, reason } = plan(&facts);
+            let Plan { mut engine, mut reason } = plan(&facts);
+            if engine == Engine::SendZc && self.arena.idle() < self.arena.count() / ARENA_RESERVE {
+                // Clients that acknowledge nothing hold what they were sent without a copy. The rest of the arena is
+                // kept for sends that give their buffer back at once, so that the others go on.
+                (engine, reason) = (Engine::Send, Reason::Fallback(FallbackReason::NoArena));
+                self.tally.hit(Limit::Arena);
+            }
             self.count_switch(last, engine, reason);
             last = Some(engine);
             let (engine, asked, moved) = match engine {
-                Engine::Sendfile => (engine, len, self.sendfile(flow, file, offset, len)?),
+                Engine::Sendfile => {
+                    let len = len.min(self.pace.get());
+                    let began = self.clock.now();
+                    let moved = self.sendfile(flow, file, offset, len)?;
+                    self.keep_pace(len, &moved, self.clock.now().since(began));
+                    (engine, len, moved)
+                }
                 Engine::Splice => {
                     let (asked, moved) = self.splice(flow, file, offset, len, quanta > 0).await?;
                     (engine, asked, moved)
@@ -330,6 +350,17 @@ impl Mover {
             _ => FallbackReason::Cold,
         };
         self.tally.fallbacks[last as usize][engine as usize][reason as usize].add(1);
+    }
+
+    /// An inline call that took longer than a turn may moves less next time, on this core whoever's it is: memory that is
+    /// slow today must not make small requests wait.
+    fn keep_pace(&self, asked: u32, moved: &Moved, took: Duration) {
+        let whole = matches!(moved, Moved::Through { drained, .. } if *drained == asked);
+        if took > self.turn_time {
+            self.pace.set((asked / 2).max(PACE_LEAST).min(self.turn_bytes));
+        } else if whole && took < self.turn_time / 3 {
+            self.pace.set(self.pace.get().saturating_mul(2).min(self.turn_bytes));
+        }
     }
 
     /// Engine `sendfile`: inline on the ring thread. For pages known to be warm it cannot wait.
@@ -458,9 +489,10 @@ impl Mover {
         let len = len.min(ARENA_BUFFER as u32);
         let began = self.clock.now();
         let (source, outcome) = match sys::read_cached(file.fd().as_fd(), offset, lease.bytes_mut(len as usize)) {
-            Ok(n) => (ReadSource::PageCache, Ok(n as u32)),
-            // EAGAIN: cold. EOPNOTSUPP: this file system cannot say, so it may be.
-            Err(_) => {
+            Ok(n) if n > 0 => (ReadSource::PageCache, Ok(n as u32)),
+            // EAGAIN: cold. EOPNOTSUPP: this file system cannot say, so it may be. Zero is no proof of the end either
+            // (preadv2(2), BUGS: RWF_NOWAIT may return 0 before it).
+            _ => {
                 let op = Op::ReadFixed { file: Rc::clone(file.fd()), lease, len, offset };
                 let done = self.ring.submit(op).await;
                 match done.op {
