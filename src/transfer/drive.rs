@@ -34,6 +34,9 @@ const PINNED_MOST: u32 = 4;
 /// One in so many arena buffers is never given to a zero-copy send.
 const ARENA_RESERVE: usize = 4;
 
+/// Bodies from here on are corked: two system calls are nothing beside their segments.
+const CORK_FROM: u64 = 256 << 10;
+
 /// Below this a call costs more than the time it gives back.
 const PACE_LEAST: u32 = 128 << 10;
 
@@ -252,6 +255,19 @@ impl Mover {
     ///
     /// On an abort the response is incomplete and the connection must end.
     pub async fn send_body(&self, flow: &Flow, order: Order<'_>) -> Result<(), Abort> {
+        let corked = order.end - order.start >= CORK_FROM;
+        if corked {
+            // A socket that fills up takes odd amounts; each would end in a short segment of its own.
+            sys::socket::cork(flow.socket.as_fd(), true);
+        }
+        let sent = self.move_body(flow, order).await;
+        if corked {
+            sys::socket::cork(flow.socket.as_fd(), false);
+        }
+        sent
+    }
+
+    async fn move_body(&self, flow: &Flow, order: Order<'_>) -> Result<(), Abort> {
         let file = order.file;
         let mut pump = Pump::new(order.start..order.end, self.turn_bytes);
         let mut last: Option<Engine> = None;
