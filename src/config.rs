@@ -97,7 +97,7 @@ pub struct Limits {
     pub content_object_bytes: usize,
     /// Bytes one transfer moves in one turn, default 1 MiB.
     pub turn_bytes: usize,
-    /// Time one turn of the loop gives to bulk transfers before it looks at the ring again, default 250 us.
+    /// Time one turn of the loop gives to bulk transfers before it looks at the ring again, default 500 us.
     pub turn_time: Duration,
     /// io-wq workers per core: bounded, default 2.
     pub workers_bounded: u32,
@@ -229,7 +229,7 @@ pub const SETTINGS: &[Setting] = &[
     limit("content_cache_bytes", Kind::Size, "64MiB", "Bodies of small hot files kept in memory per core"),
     limit("content_object_bytes", Kind::Size, "64KiB", "Largest body kept in memory"),
     limit("turn_bytes", Kind::Size, "1MiB", "Bytes one transfer moves in its turn"),
-    limit("turn_time", Kind::Time, "250us", "Time bulk transfers get before small requests are looked at again"),
+    limit("turn_time", Kind::Time, "500us", "Time bulk transfers get before small requests are looked at again"),
     limit("workers_bounded", Kind::Count, "2", "Kernel workers per core for files"),
     limit("workers_unbounded", Kind::Count, "4", "Kernel workers per core for splices"),
     limit("keepalive_requests", Kind::Count, "0", "Requests on one connection; 0: any number"),
@@ -972,7 +972,7 @@ mod tests {
         let mut sayings = Sayings { source: Some("x".into()), ..Sayings::default() };
         sayings.flag("quiet", vec!["true".into()]);
         let config = sayings.understand(&[0]).expect("defaults");
-        assert_eq!(config.limits.turn_time, Duration::from_micros(250));
+        assert_eq!(config.limits.turn_time, Duration::from_micros(500));
         assert_eq!(config.notsent_lowat, 131_072);
         assert!(config.quiet);
     }
