@@ -255,7 +255,8 @@ impl Mover {
     ///
     /// On an abort the response is incomplete and the connection must end.
     pub async fn send_body(&self, flow: &Flow, order: Order<'_>) -> Result<(), Abort> {
-        let corked = order.end - order.start >= CORK_FROM;
+        // A forced zero-copy send waits for notifications, which a corked segment would hold back for 200 ms.
+        let corked = order.end - order.start >= CORK_FROM && order.choice != EngineChoice::SendZc;
         if corked {
             // A socket that fills up takes odd amounts; each would end in a short segment of its own.
             sys::socket::cork(flow.socket.as_fd(), true);
