@@ -121,7 +121,9 @@ fn respond(state: &State, head: &[u8]) -> (bool, Vec<u8>) {
         "/metrics" => ("/metrics", 200, "text/plain; version=0.0.4; charset=utf-8", None),
         "/healthz" => match state.hung() {
             None => ("/healthz", 200, "text/plain", Some("ok\n".to_owned())),
-            Some(core) => ("/healthz", 503, "text/plain", Some(format!("core {core} has not turned for 10 s\n"))),
+            Some(core) => {
+                ("/healthz", 503, "text/plain", Some(format!("core {core} has ended or has not turned for 10 s\n")))
+            }
         },
         "/readyz" if state.ready() => ("/readyz", 200, "text/plain", Some("ready\n".to_owned())),
         "/readyz" if state.draining.get() => ("/readyz", 503, "text/plain", Some("draining\n".to_owned())),

@@ -132,14 +132,17 @@ impl State {
         !self.draining.get() && render::all_ready(&self.shards)
     }
 
-    /// The first core that has not turned lately.
+    /// The first core that has ended though nobody told it to, or that has not turned lately.
     fn hung(&self) -> Option<usize> {
         let now = self.clock.unix().as_millis() as u64;
         let late = HUNG.as_millis() as u64;
         self.shards
             .iter()
             .find(|shard| {
-                !shard.ended.load(Ordering::Acquire) && now.saturating_sub(shard.tally.last_turn_unix_ms.get()) > late
+                if shard.ended.load(Ordering::Acquire) {
+                    return !self.draining.get();
+                }
+                now.saturating_sub(shard.tally.last_turn_unix_ms.get()) > late
             })
             .map(|shard| shard.core)
     }

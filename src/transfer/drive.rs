@@ -285,8 +285,9 @@ impl Mover {
                 }
                 Step::Move { offset, len } => (offset, len),
             };
-            if quanta > 0 && pump.is_last() && !file.is_unchanged() {
-                // A clean end would vouch for a mixture of two files: better an end the client can see.
+            if quanta > 0 && !file.is_unchanged() {
+                // A clean end would vouch for a mixture of two files: better an end the client can see, and soon. One
+                // fstat(2) is nothing beside a quantum.
                 return Err(Abort(AbortReason::FileChanged));
             }
             let facts = self.facts(flow, &order, &pump, offset, len);

@@ -62,11 +62,6 @@ impl Pump {
         self.end - self.at
     }
 
-    /// Whether the next `Move` could be the last.
-    pub fn is_last(&self) -> bool {
-        self.left() <= u64::from(self.quantum)
-    }
-
     /// The socket has room again.
     pub fn room(&mut self) {
         self.full = false;
