@@ -19,8 +19,10 @@ pub mod content_type;
 pub mod date;
 pub mod framing;
 pub mod head;
+pub mod headers;
 pub mod range;
 pub mod reply;
+pub mod response;
 pub mod target;
 pub mod validator;
 
