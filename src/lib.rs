@@ -14,3 +14,4 @@ pub mod store;
 pub mod sys;
 pub mod telemetry;
 pub mod transfer;
+pub mod upstream;
