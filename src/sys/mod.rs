@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 pub mod affinity;
+pub mod disk;
 pub mod memory;
 pub mod probe;
 pub mod socket;
