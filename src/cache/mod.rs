@@ -3,3 +3,5 @@
 pub mod index;
 pub mod journal;
 pub mod keeper;
+pub mod key;
+pub mod policy;

@@ -97,6 +97,18 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], more: bool) -> io::Result<usiz
     check_size(unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) })
 }
 
+/// recv(2) that never waits: bytes, zero at the end of the stream, or EAGAIN.
+pub fn receive(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the slice is live and exclusively borrowed for the call.
+    check_size(unsafe { libc::recv(socket.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) })
+}
+
+/// read(2): takes bytes back out of a pipe.
+pub fn read(from: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: as above.
+    check_size(unsafe { libc::read(from.as_raw_fd(), into.as_mut_ptr().cast(), into.len()) })
+}
+
 /// preadv2(2) with RWF_NOWAIT: bytes that are in the page cache now, or EAGAIN.
 pub fn read_cached(file: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> io::Result<usize> {
     let vector = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
