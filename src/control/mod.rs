@@ -13,6 +13,7 @@ use crate::shard::mailbox::Order;
 use crate::telemetry::process::{Sample, Sampler};
 use crate::telemetry::publish::{self, Rare};
 use crate::telemetry::render::{self, View};
+use crate::telemetry::tally::CacheCounts;
 use std::cell::{Cell, RefCell};
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
@@ -39,6 +40,8 @@ pub struct Control {
     pub admin: Option<AdminListener>,
     /// Names and health of the origins.
     pub origins: Health,
+    /// What the cache counts, if there is one.
+    pub cache: Option<Arc<CacheCounts>>,
     /// The cores.
     pub shards: Arc<[Arc<ShardPublic>]>,
     /// The configuration.
@@ -176,6 +179,7 @@ struct State {
     drain_timeouts: Cell<u64>,
     clock: Clock,
     origins: Health,
+    cache: Option<Arc<CacheCounts>>,
     /// The control thread is about to end.
     ended: Cell<bool>,
     rare: Rare,
@@ -227,7 +231,7 @@ impl State {
             draining: self.draining.get(),
             drain_timeouts: self.drain_timeouts.get(),
             origins: &origins,
-            cache: None,
+            cache: self.cache.as_deref(),
             collectors: &[("proc", sampled)],
         });
         text.push_str(&self.rare.render());
@@ -257,7 +261,7 @@ async fn run(control: Control, finish: Arc<Notify>, tell: std::sync::mpsc::Sende
             return;
         }
     };
-    let Control { admin, origins, shards, config, capabilities, drain_timeout, warnings, tight: _, clock } = control;
+    let Control { admin, origins, cache, shards, config, capabilities, drain_timeout, warnings, tight: _, clock } = control;
     let cores = shards.len();
     let state = Rc::new(State {
         shards,
@@ -269,6 +273,7 @@ async fn run(control: Control, finish: Arc<Notify>, tell: std::sync::mpsc::Sende
         drain_timeouts: Cell::new(0),
         clock,
         origins,
+        cache,
         ended: Cell::new(false),
         rare: Rare::install(),
         open: Cell::new(0),

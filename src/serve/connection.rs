@@ -96,7 +96,7 @@ impl Conn {
         Self {
             index,
             generation,
-            flow: Flow { socket, route: listener, progressed: Cell::new(now), pinned: Rc::default() },
+            flow: Flow { socket, route: listener, progressed: Cell::new(now), pinned: Rc::default(), sent: Cell::new(0) },
             state: Cell::new(ConnState::Reading),
             since: Cell::new(now),
             timer: Cell::new(Nanos(u64::MAX)),
@@ -484,11 +484,19 @@ struct Answer {
     skip: Option<BodySkip>,
 }
 
-struct Body {
+/// A range of a file as the body of a response.
+pub struct Body {
     file: Rc<OpenFile>,
     start: u64,
     end: u64,
     path: Vec<u8>,
+}
+
+impl Body {
+    /// A range of a file of the cache, which no name of the store leads to.
+    pub fn stored(file: Rc<OpenFile>, start: u64, end: u64) -> Self {
+        Self { file, start, end, path: Vec::new() }
+    }
 }
 
 /// Answers requests until the input is used up; then the task ends and the connection is idle, partial or closing.
@@ -666,7 +674,7 @@ fn decide(core: &Rc<Core>, conn: &Conn, bytes: &[u8], found: Option<Found>) -> D
     }
     let context = Context { core, request: &request, keep, used };
     if core.has_origins
-        && let Some(decision) = context.of_origin()
+        && let Some(decision) = context.of_origin(&bytes[..used])
     {
         return decision;
     }
@@ -720,7 +728,7 @@ impl Context<'_> {
     }
 
     /// The decision where the target belongs to a route with origins; `None` where it does not.
-    fn of_origin(&self) -> Option<Decision> {
+    fn of_origin(&self, raw: &[u8]) -> Option<Decision> {
         let core = self.core;
         let mut scratch = core.paths().borrow_mut();
         // An escaped slash is an ordinary name to many origins; our own files have no such names.
@@ -730,7 +738,7 @@ impl Context<'_> {
                 let Source::Origin(origin) = &core.config.routes[route].source else { return None };
                 Some(Decision::Proxy(Box::new(proxy::Request::new(
                     self.request,
-                    self.used,
+                    raw,
                     path,
                     (route, cut),
                     self.keep,
@@ -863,7 +871,7 @@ impl Context<'_> {
 }
 
 /// The row of a route in the tally: routes past the table share the last.
-fn row(core: &Core, route: usize) -> usize {
+pub fn row(core: &Core, route: usize) -> usize {
     route.min(core.tally().routes.len() - 1)
 }
 
@@ -995,6 +1003,7 @@ fn sent(core: &Core, conn: &Conn, result: Outcome, head: u64, whole: u64) -> Res
     let taken = result.map(u64::from).unwrap_or(0);
     core.tally().head_bytes.add(taken.min(head));
     core.tally().body_bytes[Engine::Send as usize].add(taken.saturating_sub(head));
+    conn.flow.sent.set(conn.flow.sent.get() + taken.saturating_sub(head));
     conn.flow.progressed.set(core.now());
     match result {
         Ok(_) if taken == whole => Ok(()),
@@ -1005,7 +1014,13 @@ fn sent(core: &Core, conn: &Conn, result: Outcome, head: u64, whole: u64) -> Res
 }
 
 /// Sends head and body: from the content cache in one send, or by the mover.
-async fn send_body(core: &Rc<Core>, conn: &Rc<Conn>, route: usize, head: Vec<u8>, body: Body) -> Result<(), Abort> {
+pub async fn send_body(
+    core: &Rc<Core>,
+    conn: &Rc<Conn>,
+    route: usize,
+    head: Vec<u8>,
+    body: Body,
+) -> Result<(), Abort> {
     let ttfb = &core.tally().routes[row(core, route)].ttfb;
     let choice = core.config.routes[route].engine;
     let began = core.now();
