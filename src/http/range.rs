@@ -51,7 +51,8 @@ pub fn answer(header: &[u8], len: u64) -> RangeAnswer {
 /// The one range a header asks for, where the length is not known yet: first and last position, the first missing in a
 /// suffix, the last in a range to the end. `None` for anything else.
 pub fn single(header: &[u8]) -> Option<(Option<u64>, Option<u64>)> {
-    let mut specs = bytes_unit(header)?.split(|&byte| byte == b',').map(<[u8]>::trim_ascii).filter(|spec| !spec.is_empty());
+    let mut specs =
+        bytes_unit(header)?.split(|&byte| byte == b',').map(<[u8]>::trim_ascii).filter(|spec| !spec.is_empty());
     let spec = Spec::parse(specs.next()?)?;
     if specs.next().is_some() {
         return None;

@@ -38,7 +38,8 @@ pub fn decode_path_keeping_slashes<'a>(target: &[u8], out: &'a mut Vec<u8>) -> R
         let before = &out[..out.len() - rest.len() + at];
         let after = &rest[at + 2..];
         let opens = before.is_empty() || before.ends_with(b"/") || before.ends_with(b"\\") || before.ends_with(b"%2F");
-        let closes = after.is_empty() || after.starts_with(b"/") || after.starts_with(b"\\") || after.starts_with(b"%2F");
+        let closes =
+            after.is_empty() || after.starts_with(b"/") || after.starts_with(b"\\") || after.starts_with(b"%2F");
         if opens && closes {
             return Err(PARENT);
         }

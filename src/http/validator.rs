@@ -107,8 +107,7 @@ pub fn evaluate_known(head: &RequestHead<'_>, known: &Known<'_>) -> Precondition
         && reads
     {
         // Nearly always our own Last-Modified comes back, which needs no parsing.
-        let unchanged =
-            value == sent || date::parse(value).is_some_and(|since| modified <= since);
+        let unchanged = value == sent || date::parse(value).is_some_and(|since| modified <= since);
         if unchanged {
             return Precondition::NotModified;
         }
@@ -133,9 +132,9 @@ pub fn if_range_holds_known(head: &RequestHead<'_>, known: &Known<'_>, now_secs:
     }
     // Equal, not "no later than": a client may hold an older version of a file that was put back (section 13.1.5).
     // A weak tag is no date, so it ends here as well.
-    known.modified.is_some_and(|(modified, sent)| {
-        modified < now_secs && (value == sent || date::parse(value) == Some(modified))
-    })
+    known
+        .modified
+        .is_some_and(|(modified, sent)| modified < now_secs && (value == sent || date::parse(value) == Some(modified)))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

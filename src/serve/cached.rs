@@ -139,10 +139,14 @@ pub async fn answer(core: &Rc<Core>, conn: &Rc<Conn>, cache: &Arc<Cache>, reques
             core.spawn(fill::lead(Rc::clone(core), Arc::clone(cache), lead));
         }
         let waiter = |core: &Core| Waiter { core: core.public.core, task: core.current_task() };
-        let outcome = waiting(core, conn, poll_fn(|_| match pending.outcome(waiter(core)) {
-            Some(outcome) => Poll::Ready(outcome),
-            None => Poll::Pending,
-        }))
+        let outcome = waiting(
+            core,
+            conn,
+            poll_fn(|_| match pending.outcome(waiter(core)) {
+                Some(outcome) => Poll::Ready(outcome),
+                None => Poll::Pending,
+            }),
+        )
         .await;
         let mut forward = Forward { collapsed: !first, ..Forward::new(reason) };
         let result = if first { CacheResult::Miss } else { CacheResult::Coalesced };
@@ -266,7 +270,8 @@ async fn from(
     let meta = object.meta();
     let size = object.size();
     let raw = request.raw();
-    let limits = HeadLimits { head_bytes: usize::MAX, header_count: crate::http::head::HEADERS_MAX, target_bytes: usize::MAX };
+    let limits =
+        HeadLimits { head_bytes: usize::MAX, header_count: crate::http::head::HEADERS_MAX, target_bytes: usize::MAX };
     let Parse::Request(head, _) = crate::http::head::parse(raw, &limits) else { return None };
     let etag = meta.headers.get_only("etag");
     let modified = meta.headers.get_only("last-modified").and_then(|value| Some((date::parse(value)?, value)));
@@ -282,7 +287,9 @@ async fn from(
                 let text = way.text();
                 let why = "the object is not what was asked for";
                 let keep = request.keep;
-                return Some(proxy::tell(core, conn, request, Status(412), why, &[("Cache-Status", &text)], keep).await);
+                return Some(
+                    proxy::tell(core, conn, request, Status(412), why, &[("Cache-Status", &text)], keep).await,
+                );
             }
             Precondition::NotModified => {
                 count(core, way.result);

@@ -96,7 +96,13 @@ impl Conn {
         Self {
             index,
             generation,
-            flow: Flow { socket, route: listener, progressed: Cell::new(now), pinned: Rc::default(), sent: Cell::new(0) },
+            flow: Flow {
+                socket,
+                route: listener,
+                progressed: Cell::new(now),
+                pinned: Rc::default(),
+                sent: Cell::new(0),
+            },
             state: Cell::new(ConnState::Reading),
             since: Cell::new(now),
             timer: Cell::new(Nanos(u64::MAX)),
@@ -1014,13 +1020,7 @@ fn sent(core: &Core, conn: &Conn, result: Outcome, head: u64, whole: u64) -> Res
 }
 
 /// Sends head and body: from the content cache in one send, or by the mover.
-pub async fn send_body(
-    core: &Rc<Core>,
-    conn: &Rc<Conn>,
-    route: usize,
-    head: Vec<u8>,
-    body: Body,
-) -> Result<(), Abort> {
+pub async fn send_body(core: &Rc<Core>, conn: &Rc<Conn>, route: usize, head: Vec<u8>, body: Body) -> Result<(), Abort> {
     let ttfb = &core.tally().routes[row(core, route)].ttfb;
     let choice = core.config.routes[route].engine;
     let began = core.now();

@@ -194,7 +194,8 @@ async fn learn(core: &Rc<Core>, cache: &Arc<Cache>, lead: &Lead) -> (Outcome, Op
         times,
         vary,
         secondary,
-        ranges: extent.partial || head.headers.get("accept-ranges").is_none_or(|value| !value.eq_ignore_ascii_case(b"none")),
+        ranges: extent.partial
+            || head.headers.get("accept-ranges").is_none_or(|value| !value.eq_ignore_ascii_case(b"none")),
     };
     let id = cache.keeper.next_id();
     let file = match create(core, cache, id).await {
@@ -379,12 +380,16 @@ async fn run(
         let resumable = object.meta().ranges && object.pin != Pin::None && object.size() != UNKNOWN;
         failures = if progress.at > before { 1 } else { failures + 1 };
         if !resumable || failures > core.config.limits.origin_retries {
-            return Err(Trouble::Origin(Status(502), match cut {
-                Cut::Short => "the origin ended within the body",
-                Cut::Reset => "the origin reset the connection within the body",
-                Cut::Stalled => "the origin stalled within the body",
-                Cut::Malformed => "the origin's chunks are malformed",
-            }.into()));
+            return Err(Trouble::Origin(
+                Status(502),
+                match cut {
+                    Cut::Short => "the origin ended within the body",
+                    Cut::Reset => "the origin reset the connection within the body",
+                    Cut::Stalled => "the origin stalled within the body",
+                    Cut::Malformed => "the origin's chunks are malformed",
+                }
+                .into(),
+            ));
         }
     }
 }
@@ -451,7 +456,8 @@ async fn pump(
             }
         }
         if progress.booked == 0 {
-            let bytes = if size == UNKNOWN { object.slice } else { boundary - u64::from(progress.slice) * object.slice };
+            let bytes =
+                if size == UNKNOWN { object.slice } else { boundary - u64::from(progress.slice) * object.slice };
             progress.booked = bytes;
             if !cache.book(object, bytes) {
                 core.hit(crate::telemetry::tally::Limit::CacheBytes);

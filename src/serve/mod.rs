@@ -1,5 +1,6 @@
 //! Run the server: probe, bind, start one worker per core, answer for them, stop in order.
 
+pub mod admin;
 pub mod cached;
 pub mod connection;
 pub mod core;
@@ -9,9 +10,9 @@ pub mod relay;
 pub mod route;
 pub mod worker;
 
-use crate::clock::Clock;
 use self::core::{Shared, Signer};
 use crate::cache::Cache;
+use crate::clock::Clock;
 use crate::config::{AdminAddress, Config, EngineChoice, LogFormat, S3Style, Source};
 use crate::control;
 use crate::error::{Error, Kind, Result};
@@ -52,8 +53,8 @@ pub fn run(config: Config) -> Result<()> {
     check_forced(&config, &capabilities)?;
     let roots = open_roots(&config)?;
     let (addresses, mut listeners) = bind(&config)?;
-    let admin = config.admin.as_ref().map(bind_admin).transpose()?;
-    let admin_address = admin.as_ref().map(control::AdminListener::describe);
+    let admin_listener = config.admin.as_ref().map(bind_admin).transpose()?;
+    let admin_address = admin_listener.as_ref().map(control::AdminListener::describe);
 
     let origins: Vec<Vec<Arc<Origin>>> = config.routes.iter().map(origins_of).collect();
     let origin_count = origins.iter().map(Vec::len).sum();
@@ -82,8 +83,7 @@ pub fn run(config: Config) -> Result<()> {
     let cache = config.cache.clone().filter(|_| origin_count > 0).map(Cache::open).transpose()?;
     let cache_root = cache.as_ref().map(|cache| open_root(&cache.config.dir)).transpose()?;
     let signers: Arc<[Option<Signer>]> = config.routes.iter().map(signer).collect::<Result<_>>()?;
-    let shared =
-        Shared { origins: origins.clone(), cache: cache.clone(), shards: Arc::clone(&shards), signers };
+    let shared = Shared { origins: origins.clone(), cache: cache.clone(), shards: Arc::clone(&shards), signers };
     let (tell, told) = mpsc::channel();
     let mut threads = Vec::new();
     for (public, listeners) in shards.iter().zip(listeners.drain(..)) {
@@ -150,8 +150,11 @@ pub fn run(config: Config) -> Result<()> {
     let seen = origins.clone();
     let control = control::spawn(control::Control {
         cache: cache.as_ref().map(|cache| Arc::clone(&cache.counts)),
+        cache_admin: cache.as_ref().map(|cache| -> Box<dyn control::CacheAdmin> {
+            Box::new(admin::Admin::new(Arc::clone(cache), Arc::clone(&config), clock))
+        }),
         origins: control::Health(Box::new(move |now| health(&seen, now))),
-        admin,
+        admin: admin_listener,
         shards: Arc::clone(&shards),
         config: Arc::clone(&config),
         capabilities: flags,
@@ -305,9 +308,9 @@ fn open_root(path: &std::path::Path) -> Result<Arc<OwnedFd>> {
     sys::open_root(&name).map(Arc::new).map_err(|error| {
         let failed = Error::os(format!("open the directory {}", path.display()), &error);
         match error.raw_os_error() {
-            Some(libc::ENOENT | libc::ENOTDIR) => failed
-                .kind_is(Kind::Config)
-                .remedy("SOURCE must be a directory that exists, or an http:// URL"),
+            Some(libc::ENOENT | libc::ENOTDIR) => {
+                failed.kind_is(Kind::Config).remedy("SOURCE must be a directory that exists, or an http:// URL")
+            }
             Some(libc::EACCES) => failed.remedy("this user must be able to read and enter it"),
             _ => failed,
         }

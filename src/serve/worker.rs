@@ -216,7 +216,8 @@ impl Worker {
             }
             None => None,
         };
-        let core = Rc::new(Core::new(self.config, self.public, ring, store, mover, &self.shared, cache_root, self.clock));
+        let core =
+            Rc::new(Core::new(self.config, self.public, ring, store, mover, &self.shared, cache_root, self.clock));
         let listeners = self.listeners.into_iter().map(Rc::new).collect();
         turn_until_stopped(core, listeners, || {
             // The starter may have given up already; then a stop is on its way.

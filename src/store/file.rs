@@ -111,8 +111,8 @@ impl OpenFile {
     pub fn is_unchanged(&self) -> bool {
         self.ours
             || sys::fstat(self.fd.as_fd()).is_ok_and(|now| {
-            (now.len, now.mtime, now.mtime_nanos) == (self.stat.len, self.stat.mtime, self.stat.mtime_nanos)
-        })
+                (now.len, now.mtime, now.mtime_nanos) == (self.stat.len, self.stat.mtime, self.stat.mtime_nanos)
+            })
     }
 
     /// Whether `len` bytes from `offset` are in the page cache.
