@@ -13,7 +13,7 @@
 //! | not to be kept | is relayed |
 
 use super::connection::{self, Conn};
-use super::core::{Core, Local};
+use super::core::{Core, Front, Local};
 use super::fill::{self, Lead, Slot};
 use super::proxy::{self, Answered, Framed, Request};
 use super::relay;
@@ -23,7 +23,7 @@ use crate::cache::status::{CacheStatus, Forward, Outcome as StatusOutcome, Reaso
 use crate::cache::{Cache, Found, Outcome, key};
 use crate::config::HostRule;
 use crate::http::Status;
-use crate::http::head::{HeadLimits, Parse, Version};
+use crate::http::head::{HeadLimits, Parse, RequestHead, Version};
 use crate::http::headers::write_field;
 use crate::http::range::{self, RangeAnswer};
 use crate::http::validator::{self, Known, Precondition};
@@ -293,7 +293,7 @@ async fn from(
             }
             Precondition::NotModified => {
                 count(core, way.result);
-                let out = write_head(core, request, &meta, Status(304), Framed::None, None, &way);
+                let out = write_head(core, &**request, &meta, Status(304), Framed::None, None, &way);
                 let (out, sent) = core.mover.send_head(&conn.flow, out, false).await;
                 core.give_head(out);
                 return Some(Answered { status: Status(304), keep: request.keep, sent });
@@ -351,7 +351,7 @@ async fn from(
     let keep = request.keep && framed != Framed::Close;
     let status = Status(if part.is_some() { 206 } else { meta.status });
     let range = part.map(|part| (part, size));
-    let out = write_head(core, request, &meta, status, framed, range, &way);
+    let out = write_head(core, &**request, &meta, status, framed, range, &way);
     if request.is_head || start == end {
         let (out, sent) = core.mover.send_head(&conn.flow, out, false).await;
         core.give_head(out);
@@ -359,6 +359,7 @@ async fn from(
         return Some(Answered { status, keep, sent });
     }
     let before: u64 = conn.flow.sent.get();
+    core.keep_front(request.route, head.target, &object, &meta, &reader.file);
     let sent = reader.send(out, start, framed, began).await;
     core.tally().cache_served[way.result as usize].add(conn.flow.sent.get() - before);
     drop(reading);
@@ -502,15 +503,73 @@ impl Reader<'_> {
     }
 }
 
+/// A hit that needs nobody: status, head, and the range of the body. Counted here.
+pub fn hit(
+    core: &Core,
+    route: usize,
+    front: &Front,
+    head: &RequestHead<'_>,
+    keep: bool,
+) -> Option<(Status, Vec<u8>, Range<u64>)> {
+    let meta = &front.meta;
+    let size = front.file.len();
+    let etag = meta.headers.get_only("etag");
+    let modified = meta.headers.get_only("last-modified").and_then(|value| Some((date::parse(value)?, value)));
+    let known = Known { etag, modified };
+    let mut way = Way::hit(CacheResult::Hit);
+    way.status.ttl = Some(meta.times.ttl(core.unix_seconds()));
+    let hop = Hop { version: head.version, keep };
+    match validator::evaluate_known(head, &known) {
+        Precondition::Proceed => {}
+        Precondition::NotModified => {
+            count(core, CacheResult::Hit);
+            return Some((Status(304), write_head(core, hop, meta, Status(304), Framed::None, None, &way), 0..0));
+        }
+        // Rare, and told at length by the other way.
+        Precondition::Failed => return None,
+    }
+    let part = match head.range.filter(|_| validator::if_range_holds_known(head, &known, core.unix_seconds())) {
+        None => None,
+        Some(value) => match range::answer(value, size) {
+            RangeAnswer::Part(part) => Some(part),
+            RangeAnswer::Full => None,
+            RangeAnswer::Multi | RangeAnswer::Unsatisfiable => return None,
+        },
+    };
+    count(core, CacheResult::Hit);
+    let body = part.clone().unwrap_or(0..size);
+    if part.is_some() {
+        core.tally().routes[connection::row(core, route)].ranges[RangeKind::Single as usize].add(1);
+    }
+    let status = if part.is_some() { Status(206) } else { Status(200) };
+    let framed = Framed::Length(body.end - body.start);
+    let out = write_head(core, hop, meta, status, framed, part.map(|part| (part, size)), &way);
+    Some((status, out, body))
+}
+
+/// What the client's connection asks of a head.
+#[derive(Clone, Copy)]
+struct Hop {
+    version: Version,
+    keep: bool,
+}
+
+impl From<&Request> for Hop {
+    fn from(request: &Request) -> Self {
+        Self { version: request.version, keep: request.keep }
+    }
+}
+
 fn write_head(
     core: &Core,
-    request: &Request,
+    hop: impl Into<Hop>,
     meta: &Meta,
     status: Status,
     framed: Framed,
     part: Option<(Range<u64>, u64)>,
     way: &Way,
 ) -> Vec<u8> {
+    let hop = hop.into();
     let mut out = core.take_head();
     reply::write_status_line(&mut out, status);
     let mut dated = false;
@@ -534,6 +593,6 @@ fn write_head(
     }
     write_field(&mut out, b"Via", b"1.1 ringway");
     let text = way.text();
-    proxy::write_end(&mut out, request, framed, request.keep && framed != Framed::Close, &[("Cache-Status", &text)]);
+    proxy::write_end(&mut out, hop.version, framed, hop.keep && framed != Framed::Close, &[("Cache-Status", &text)]);
     out
 }

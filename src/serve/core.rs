@@ -3,7 +3,8 @@
 use super::connection::Conn;
 use super::route::Router;
 use crate::cache::Cache;
-use crate::cache::object::{Object, Waiter};
+use crate::cache::object::{Meta, Object, Waiter};
+use crate::cache::policy::{CacheControl, Reuse};
 use crate::clock::{Clock, Nanos};
 use crate::config::Config;
 use crate::http::date;
@@ -14,7 +15,7 @@ use crate::shard::ShardPublic;
 use crate::shard::patience::Timers;
 use crate::store::Store;
 use crate::store::file::OpenFile;
-use crate::store::open_cache::OpenCache;
+use crate::store::open_cache::{Lookup, OpenCache};
 use crate::telemetry::tally::{ConnState, Limit, Tally};
 use crate::transfer::drive::Mover;
 use crate::upstream::exchange::Upstream;
@@ -27,6 +28,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Response heads kept for reuse.
 const SPARE_HEADS: usize = 512;
@@ -81,6 +83,19 @@ impl Local {
     }
 }
 
+/// A complete object as one core knows it.
+#[derive(Debug)]
+pub struct Front {
+    /// The object.
+    pub object: Arc<Object>,
+    /// Its head, as of `version`.
+    pub meta: Arc<Meta>,
+    version: u64,
+    /// Its file.
+    pub file: Rc<OpenFile>,
+    local: Rc<Local>,
+}
+
 /// Work for a task.
 pub enum Job {
     /// A connection has input.
@@ -130,6 +145,8 @@ pub struct Core {
     cache_root: Option<SharedFd>,
     /// Files of the cache this core has open.
     locals: RefCell<OpenCache<Rc<Local>>>,
+    /// Complete objects by target as it is sent, for hits without a lock.
+    front: RefCell<OpenCache<Rc<Front>>>,
     /// Objects used since the index was last told.
     touched: RefCell<Vec<u64>>,
     /// Every core, to wake its tasks.
@@ -171,6 +188,7 @@ impl Core {
             cache: shared.cache.clone(),
             cache_root,
             locals: RefCell::new(OpenCache::new(config.limits.open_files_per_core)),
+            front: RefCell::new(OpenCache::new(config.limits.open_files_per_core)),
             touched: RefCell::default(),
             shards: Arc::clone(&shared.shards),
             signers: Arc::clone(&shared.signers),
@@ -374,6 +392,41 @@ impl Core {
             self.touched.borrow_mut().push(object.id);
         }
         Ok(local)
+    }
+
+    /// Remembers a complete object under the target it was asked by, if every request for that gets the same.
+    pub fn keep_front(&self, route: usize, target: &[u8], object: &Arc<Object>, meta: &Arc<Meta>, local: &Rc<Local>) {
+        let version = object.version();
+        if !object.is_complete() || object.is_dead() || !meta.vary.is_empty() || meta.status != 200 {
+            return;
+        }
+        let front = Rc::new(Front {
+            object: Arc::clone(object),
+            meta: Arc::clone(meta),
+            version,
+            file: local.sized(object),
+            local: Rc::clone(local),
+        });
+        self.front.borrow_mut().insert(route, target, front, self.now(), |_, _| {});
+    }
+
+    /// The complete, fresh object a target stands for, if this core has had it lately.
+    #[inline]
+    pub fn front(&self, route: usize, target: &[u8]) -> Option<Rc<Front>> {
+        let mut cache = self.front.borrow_mut();
+        let front = cache.find(route, target, Nanos(0), Duration::MAX);
+        let (Lookup::Fresh(front) | Lookup::Stale(front)) = front else { return None };
+        let good = !front.object.is_dead()
+            && front.object.version() == front.version
+            && front.meta.times.reuse(&CacheControl::default(), self.unix_seconds()) == Reuse::Fresh;
+        if !good {
+            cache.remove(route, target);
+            return None;
+        }
+        if !front.local.touched.replace(true) {
+            self.touched.borrow_mut().push(front.object.id);
+        }
+        Some(Rc::clone(front))
     }
 
     /// Tells the index what was used; called about once a second.

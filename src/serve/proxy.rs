@@ -379,11 +379,11 @@ pub fn write_head(
     if !dated {
         write_field(out, b"Date", &core.date());
     }
-    write_end(out, request, framed, keep, extra);
+    write_end(out, request.version, framed, keep, extra);
 }
 
 /// The fields that are ours, and the empty line.
-pub fn write_end(out: &mut Vec<u8>, request: &Request, framed: Framed, keep: bool, extra: &[(&str, &[u8])]) {
+pub fn write_end(out: &mut Vec<u8>, version: Version, framed: Framed, keep: bool, extra: &[(&str, &[u8])]) {
     match framed {
         Framed::None | Framed::Close => {}
         Framed::Length(length) => {
@@ -395,7 +395,7 @@ pub fn write_end(out: &mut Vec<u8>, request: &Request, framed: Framed, keep: boo
     for (name, value) in extra {
         write_field(out, name.as_bytes(), value);
     }
-    match (keep, request.version) {
+    match (keep, version) {
         (false, _) => write_field(out, b"Connection", b"close"),
         (true, Version::Http10) => write_field(out, b"Connection", b"keep-alive"),
         (true, Version::Http11) => {}
