@@ -43,6 +43,174 @@ pub enum LogFormat {
 pub enum Source {
     /// A directory, served by name.
     Directory(PathBuf),
+    /// HTTP servers, asked in our client's place.
+    Origin(Box<OriginRoute>),
+}
+
+/// How a route chooses among its origins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Balance {
+    /// One after the other.
+    #[default]
+    RoundRobin,
+    /// The one with the fewest exchanges in flight on this core.
+    LeastInFlight,
+    /// By consistent hash of the path, so that an origin's own cache sees the same objects.
+    Hash,
+}
+
+/// What the origin sees as Host.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum HostRule {
+    /// The origin's own name and port.
+    #[default]
+    Origin,
+    /// What the client sent.
+    Client,
+    /// This.
+    Fixed(String),
+}
+
+/// What becomes of Forwarded and X-Forwarded-*.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ForwardedRule {
+    /// Our client is added to what it sent.
+    #[default]
+    Append,
+    /// Only our client stands there.
+    Replace,
+    /// What the client sent passes, nothing is added.
+    Off,
+}
+
+/// One origin: an `http://` URL without query.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct OriginUrl {
+    /// Name or address, lower case, IPv6 without its brackets.
+    pub host: String,
+    /// Port, 80 if none was given.
+    pub port: u16,
+    /// Path in front of the request's, without a final slash; may be empty.
+    pub prefix: String,
+}
+
+impl OriginUrl {
+    /// The authority as in Host: the port where it is not 80, an IPv6 address in brackets.
+    pub fn authority(&self) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        if self.port == 80 { host } else { format!("{host}:{}", self.port) }
+    }
+}
+
+impl fmt::Display for OriginUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}{}", self.authority(), self.prefix)
+    }
+}
+
+/// Where the bucket's name stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum S3Style {
+    /// First in the path.
+    #[default]
+    Path,
+    /// First in the host name.
+    Host,
+}
+
+/// An origin that wants its requests signed (AWS Signature Version 4).
+#[derive(Clone, PartialEq, Eq)]
+pub struct S3 {
+    /// Region of the signature.
+    pub region: String,
+    /// Bucket, if the URL does not name it.
+    pub bucket: Option<String>,
+    /// Where the bucket's name stands.
+    pub style: S3Style,
+    /// Access key, secret key and session token of the route; else the file, else the environment.
+    pub keys: Option<(String, String, Option<String>)>,
+    /// A shared credentials file.
+    pub file: Option<PathBuf>,
+}
+
+impl fmt::Debug for S3 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Secrets reach no log.
+        f.debug_struct("S3").field("region", &self.region).field("bucket", &self.bucket).finish_non_exhaustive()
+    }
+}
+
+/// How a route asks its origins and what it keeps.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OriginRoute {
+    /// The origins, at least one.
+    pub origins: Vec<OriginUrl>,
+    /// How one is chosen.
+    pub balance: Balance,
+    /// Methods that pass; GET and HEAD unless said otherwise.
+    pub methods: Vec<String>,
+    /// Whether responses may be kept, where there is a cache.
+    pub cache: bool,
+    /// Host towards the origin.
+    pub host: HostRule,
+    /// Forwarded and X-Forwarded-*.
+    pub forwarded: ForwardedRule,
+    /// Target of active health checks, if any.
+    pub health_path: Option<String>,
+    /// Time between two of them.
+    pub health_interval: Duration,
+    /// Freshness where the origin gives none.
+    pub ttl: Option<Duration>,
+    /// Freshness whatever the origin says.
+    pub ttl_override: Option<Duration>,
+    /// Freshness of 404 and 410 where the origin gives none.
+    pub negative_ttl: Duration,
+    /// How long a stale response may be used while it is revalidated, where the origin does not say.
+    pub stale_while_revalidate: Duration,
+    /// How long a stale response may be used when the origin fails, where the origin does not say.
+    pub stale_if_error: Duration,
+    /// Signed requests.
+    pub s3: Option<S3>,
+}
+
+/// What becomes of a fill when its last client leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnLeave {
+    /// It stops at once; the slice in progress is lost.
+    Stop,
+    /// It finishes the slice in progress.
+    #[default]
+    Slice,
+    /// It goes on to the end of what was asked for.
+    Finish,
+}
+
+/// The cache of origin routes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CacheConfig {
+    /// Its directory; one process at a time.
+    pub dir: PathBuf,
+    /// Bytes it may hold.
+    pub bytes: u64,
+    /// Objects it may hold.
+    pub objects: usize,
+    /// Bytes left free on its file system.
+    pub free_bytes: u64,
+    /// Largest object kept.
+    pub object_bytes: u64,
+    /// Bytes of a slice, a power of two.
+    pub slice: u64,
+    /// What happens when nobody waits any more.
+    pub on_leave: OnLeave,
+}
+
+/// Where the admin address is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AdminAddress {
+    /// A TCP address.
+    Tcp(SocketAddr),
+    /// A Unix socket; who may open it may purge.
+    Unix(PathBuf),
 }
 
 /// One route: host and path prefix to a source, with its own options.
@@ -113,6 +281,30 @@ pub struct Limits {
     pub send_timeout: Duration,
     /// Connections waiting in the kernel's accept queue per listener and core, default 4096 (somaxconn caps it).
     pub backlog: u32,
+    /// Received buffers of 4 KiB one connection may hold before its receive is stopped, default 8.
+    pub inbox_buffers: usize,
+    /// Connections to one origin per core, in use and idle, default 64.
+    pub origin_connections_per_core: usize,
+    /// Idle connections kept to one origin per core, default 32.
+    pub origin_idle_connections: usize,
+    /// How long an idle connection to an origin is kept, default 30 s.
+    pub origin_idle_timeout: Duration,
+    /// Requests that may wait for a connection to one origin per core (503 above), default 1024.
+    pub origin_queue: usize,
+    /// How long one may wait (503 after), default 5 s.
+    pub origin_queue_timeout: Duration,
+    /// To connect to an origin (504 after), default 3 s.
+    pub origin_connect_timeout: Duration,
+    /// From the request to the first byte of its response (504 after), default 30 s.
+    pub origin_first_byte_timeout: Duration,
+    /// No byte of a body from the origin, default 30 s.
+    pub origin_progress_timeout: Duration,
+    /// Times a safe request is tried again, default 1.
+    pub origin_retries: u32,
+    /// Bytes of a response head from an origin (502 above), default 32 KiB.
+    pub origin_head_bytes: usize,
+    /// How long a name's addresses are used before it is looked up again, default 30 s.
+    pub origin_resolve: Duration,
 }
 
 /// One validated meaning of everything that was said.
@@ -123,7 +315,11 @@ pub struct Config {
     /// CPU numbers, one ring thread each.
     pub cores: Vec<usize>,
     /// Address of the admin listener; `None` is off.
-    pub admin: Option<SocketAddr>,
+    pub admin: Option<AdminAddress>,
+    /// What purges on the admin address must say as a bearer token; empty: only a Unix socket may purge.
+    pub admin_token: String,
+    /// The cache of origin routes, if any.
+    pub cache: Option<CacheConfig>,
     /// Routes, most specific first.
     pub routes: Vec<Route>,
     /// TCP_CONGESTION of the listeners, if any.
@@ -194,7 +390,35 @@ pub const SETTINGS: &[Setting] = &[
         "",
         "CPUs to run one ring thread on each, such as 0-3,6 [default: all this process may use]",
     ),
-    setting("admin", Kind::Text, "127.0.0.1:9880", "Address of /metrics, /healthz and /readyz, or off"),
+    setting(
+        "admin",
+        Kind::Text,
+        "127.0.0.1:9880",
+        "Address of /metrics, /healthz, /readyz and the cache's commands: ADDR:PORT, unix:PATH, or off",
+    ),
+    setting(
+        "admin_token",
+        Kind::Text,
+        "",
+        "Bearer token that purges over TCP must show; without one only a unix: admin address may purge",
+    ),
+    setting("cache", Kind::Text, "", "Directory of the cache for origins [default: none, everything is relayed]"),
+    setting("cache_bytes", Kind::Size, "10GiB", "Bytes the cache may hold"),
+    setting("cache_objects", Kind::Count, "1000000", "Objects (files) the cache may hold"),
+    setting("cache_free_bytes", Kind::Size, "1GiB", "Bytes left free on the cache's file system"),
+    setting(
+        "cache_object_bytes",
+        Kind::Size,
+        "0",
+        "Largest object kept, larger ones stream through; 0: half the cache",
+    ),
+    setting("cache_slice", Kind::Size, "8MiB", "Bytes of a slice, the unit of fetching: a power of two"),
+    setting(
+        "cache_on_leave",
+        Kind::Text,
+        "slice",
+        "When the last client of a fill leaves: stop, finish the slice, or finish what was asked for",
+    ),
     setting("engine", Kind::Text, "auto", "How bodies leave: auto, send, send-zc, splice, sendfile"),
     setting(
         "congestion",
@@ -237,11 +461,58 @@ pub const SETTINGS: &[Setting] = &[
     limit("keepalive_timeout", Kind::Time, "60s", "Time a connection may be idle between requests"),
     limit("send_timeout", Kind::Time, "60s", "Time in which a client must take at least one byte"),
     limit("backlog", Kind::Count, "4096", "Connections waiting in the accept queue (net.core.somaxconn caps it)"),
+    limit("inbox_buffers", Kind::Count, "8", "Receive buffers one pipelining client may hold"),
+    limit("origin_connections_per_core", Kind::Count, "64", "Connections of one core to one origin"),
+    limit("origin_idle_connections", Kind::Count, "32", "Idle connections of one core kept to one origin"),
+    limit("origin_idle_timeout", Kind::Time, "30s", "Time an idle connection to an origin is kept"),
+    limit("origin_queue", Kind::Count, "1024", "Requests of one core waiting for an origin's connection (503 above)"),
+    limit("origin_queue_timeout", Kind::Time, "5s", "Time a request waits for an origin's connection (503 after)"),
+    limit("origin_connect_timeout", Kind::Time, "3s", "Time to connect to an origin (504 after)"),
+    limit("origin_first_byte_timeout", Kind::Time, "30s", "Time to the first byte of a response (504 after)"),
+    limit("origin_progress_timeout", Kind::Time, "30s", "Time in which an origin must send at least one byte"),
+    limit("origin_retries", Kind::Count, "1", "Times a safe request is tried again"),
+    limit("origin_head_bytes", Kind::Size, "32KiB", "Bytes of an origin's response head (502 above)"),
+    limit(
+        "origin_resolve",
+        Kind::Time,
+        "30s",
+        "Time an origin's addresses are used before its name is looked up again",
+    ),
 ];
 
 /// Keys a `[[route]]` may have.
-const ROUTE_KEYS: &[&str] =
-    &["host", "path", "source", "engine", "index", "revalidate", "default_type", "cache_control"];
+const ROUTE_KEYS: &[(&str, Kind)] = &[
+    ("host", Kind::Text),
+    ("path", Kind::Text),
+    ("source", Kind::Text),
+    ("engine", Kind::Text),
+    ("index", Kind::List),
+    ("revalidate", Kind::Time),
+    ("default_type", Kind::Text),
+    ("cache_control", Kind::Text),
+    ("origins", Kind::List),
+    ("balance", Kind::Text),
+    ("methods", Kind::List),
+    ("cache", Kind::Switch),
+    ("host_header", Kind::Text),
+    ("forwarded", Kind::Text),
+    ("health_path", Kind::Text),
+    ("health_interval", Kind::Time),
+    ("ttl", Kind::Time),
+    ("ttl_override", Kind::Time),
+    ("negative_ttl", Kind::Time),
+    ("stale_while_revalidate", Kind::Time),
+    ("stale_if_error", Kind::Time),
+    ("s3_region", Kind::Text),
+    ("s3_bucket", Kind::Text),
+    ("s3_access_key", Kind::Text),
+    ("s3_secret_key", Kind::Text),
+    ("s3_session_token", Kind::Text),
+    ("s3_credentials_file", Kind::Text),
+    ("s3_style", Kind::Text),
+];
+/// The first of them that only an origin has.
+const ORIGIN_KEYS: usize = 8;
 
 /// Where a value was said.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -480,11 +751,19 @@ impl Sayings {
         if listen.is_empty() {
             return Err(bad(&said.origin, "listen", "at least one address is needed"));
         }
-        let admin = self.read("admin", |text| match text {
-            "off" => Ok(None),
-            text => text.parse().map(Some).map_err(|_| "is not an address with a port, nor off".to_owned()),
+        let admin = self.read("admin", |text| match (text, text.strip_prefix("unix:")) {
+            ("off", _) => Ok(None),
+            (_, Some("")) => Err("has no path".to_owned()),
+            (_, Some(path)) => Ok(Some(AdminAddress::Unix(PathBuf::from(path)))),
+            (text, None) => match text.parse() {
+                Ok(address) => Ok(Some(AdminAddress::Tcp(address))),
+                Err(_) => Err("is neither an address with a port, unix:PATH nor off".to_owned()),
+            },
         })?;
-        if let Some(address) = admin.filter(|address: &SocketAddr| address.port() != 0 && listen.contains(address)) {
+        if let Some(AdminAddress::Tcp(address)) = &admin
+            && address.port() != 0
+            && listen.contains(address)
+        {
             return Err(bad(&self.get("admin").origin, "admin", format!("{address} is an address to serve on too")));
         }
         let congestion = Some(self.read("congestion", |text| Ok(text.to_owned()))?).filter(|name| !name.is_empty());
@@ -493,6 +772,11 @@ impl Sayings {
             listen,
             cores: self.cores(allowed)?,
             admin,
+            admin_token: self.read("admin_token", |text| match text.bytes().all(|byte| byte.is_ascii_graphic()) {
+                true => Ok(text.to_owned()),
+                false => Err("must be printable ASCII without spaces".to_owned()),
+            })?,
+            cache: self.cache()?,
             routes: self.routes()?,
             congestion,
             notsent_lowat: self.size("notsent_lowat", 0, 1 << 30)? as u32,
@@ -571,7 +855,49 @@ impl Sayings {
             keepalive_timeout: self.time("keepalive_timeout", TICK, DAY)?,
             send_timeout: self.time("send_timeout", TICK, DAY)?,
             backlog: self.count("backlog", 1, 1 << 20)? as u32,
+            inbox_buffers: self.count("inbox_buffers", 1, 4096)? as usize,
+            origin_connections_per_core: self.count("origin_connections_per_core", 1, 1 << 20)? as usize,
+            origin_idle_connections: self.count("origin_idle_connections", 0, 1 << 20)? as usize,
+            origin_idle_timeout: self.time("origin_idle_timeout", TICK, DAY)?,
+            origin_queue: self.count("origin_queue", 0, 1 << 20)? as usize,
+            origin_queue_timeout: self.time("origin_queue_timeout", TICK, DAY)?,
+            origin_connect_timeout: self.time("origin_connect_timeout", TICK, DAY)?,
+            origin_first_byte_timeout: self.time("origin_first_byte_timeout", TICK, DAY)?,
+            origin_progress_timeout: self.time("origin_progress_timeout", TICK, DAY)?,
+            origin_retries: self.count("origin_retries", 0, 16)? as u32,
+            // A head must fit the buffer it is received into.
+            origin_head_bytes: self.size("origin_head_bytes", 256, 128 * K)? as usize,
+            origin_resolve: self.time("origin_resolve", TICK, DAY)?,
         })
+    }
+
+    fn cache(&self) -> Result<Option<CacheConfig>> {
+        const K: u64 = 1 << 10;
+        let dir = self.read("cache", |text| Ok(PathBuf::from(text)))?;
+        let bytes = self.size("cache_bytes", 64 * K, 1 << 60)?;
+        let slice = self.read("cache_slice", |text| match within(size(text)?, 64 * K, 1 << 30)? {
+            slice if slice.is_power_of_two() => Ok(slice),
+            slice => Err(format!("must be a power of two, such as {}", slice.next_power_of_two())),
+        })?;
+        let object_bytes = match self.size("cache_object_bytes", 0, 1 << 60)? {
+            0 => bytes / 2,
+            most => most.min(bytes),
+        };
+        let cache = CacheConfig {
+            dir,
+            bytes,
+            objects: self.count("cache_objects", 1, 1 << 32)? as usize,
+            free_bytes: self.size("cache_free_bytes", 0, 1 << 60)?,
+            object_bytes,
+            slice,
+            on_leave: self.read("cache_on_leave", |text| match text {
+                "stop" => Ok(OnLeave::Stop),
+                "slice" => Ok(OnLeave::Slice),
+                "finish" => Ok(OnLeave::Finish),
+                _ => Err("is none of stop, slice, finish".to_owned()),
+            })?,
+        };
+        Ok(Some(cache).filter(|cache| !cache.dir.as_os_str().is_empty()))
     }
 
     fn routes(&self) -> Result<Vec<Route>> {
@@ -585,13 +911,15 @@ impl Sayings {
             own.values.insert("source", Said { values: vec![source.clone()], origin });
             let mut route = self.route(&own)?;
             // The command line's SOURCE is relative to where the command was given, not to the file.
-            route.source = Source::Directory(PathBuf::from(source));
+            if let Source::Directory(path) = &mut route.source {
+                *path = PathBuf::from(source);
+            }
             routes.push(route);
         }
         if routes.is_empty() {
             let kind = if self.base.is_some() { ErrorKind::Config } else { ErrorKind::Usage };
             return Err(Error::new(kind, "serve nothing", "no SOURCE was given and no [[route]] has one")
-                .remedy("ringway serve DIRECTORY"));
+                .remedy("ringway serve DIRECTORY, or ringway serve http://HOST:PORT"));
         }
         for (at, route) in routes.iter().enumerate() {
             if routes[..at].iter().any(|other| (&other.host, &other.prefix) == (&route.host, &route.prefix)) {
@@ -616,13 +944,34 @@ impl Sayings {
             let origin = own(key).map_or(Origin::File(said.place.clone()), |said| said.origin.clone());
             bad(&origin, key, why)
         };
-        let source = text("source").ok_or_else(|| refuse("source", "a route needs a source".to_owned()))?;
-        if source.contains("://") {
-            return Err(refuse("source", format!("`{source}`: only directories can be served so far, not origins")));
-        }
-        let source = match &self.base {
-            Some(base) => base.join(source),
-            None => PathBuf::from(source),
+        let source = match (own("origins"), text("source")) {
+            (Some(_), Some(_)) => {
+                return Err(refuse("origins", "a route has a source or origins, not both".to_owned()));
+            }
+            (None, None) => return Err(refuse("source", "a route needs a source".to_owned())),
+            (None, Some(path)) if !path.contains("://") => {
+                if let Some((key, _)) = ROUTE_KEYS[ORIGIN_KEYS..].iter().find(|(key, _)| own(key).is_some()) {
+                    return Err(refuse(key, "only a route whose source is an http:// URL has this".to_owned()));
+                }
+                Source::Directory(match &self.base {
+                    Some(base) => base.join(path),
+                    None => PathBuf::from(path),
+                })
+            }
+            (origins, url) => {
+                let key = if origins.is_some() { "origins" } else { "source" };
+                let urls = origins.map_or_else(|| vec![url.unwrap_or_default().to_owned()], |said| said.values.clone());
+                let urls =
+                    urls.iter().map(|text| origin_url(text).map_err(|why| refuse(key, format!("`{text}` {why}"))));
+                let urls = urls.collect::<Result<Vec<_>>>()?;
+                if let Some((_, again)) = urls.iter().enumerate().find(|(at, url)| urls[..*at].contains(url)) {
+                    return Err(refuse(key, format!("{again} stands there twice")));
+                }
+                if urls.is_empty() {
+                    return Err(refuse(key, "at least one origin is needed".to_owned()));
+                }
+                Source::Origin(Box::new(origin_route(urls, &self.base, &own, &refuse)?))
+            }
         };
         let mut prefix = text("path").unwrap_or("/").to_owned();
         if !prefix.starts_with('/')
@@ -655,7 +1004,7 @@ impl Sayings {
         Ok(Route {
             host: text("host").map(|host| host.trim_end_matches('.').to_ascii_lowercase()),
             prefix,
-            source: Source::Directory(source),
+            source,
             engine,
             index: index.values,
             revalidate,
@@ -677,6 +1026,10 @@ impl Sayings {
                 let value = match (setting.kind, setting.key) {
                     (_, "cores") => format!("{:?}", write_cpu_list(&config.cores)),
                     (Kind::List, _) => format!("[{}]", said.values.iter().map(quote).collect::<Vec<_>>().join(", ")),
+                    // A printed configuration goes into tickets and chats.
+                    (_, "admin_token") if said.values.last().is_some_and(|text| !text.is_empty()) => {
+                        "\"(set, not shown)\"".to_owned()
+                    }
                     (Kind::Switch | Kind::Count, _) => said.values.last().cloned().unwrap_or_default(),
                     _ => said.values.last().map(quote).unwrap_or_else(|| "\"\"".to_owned()),
                 };
@@ -684,12 +1037,15 @@ impl Sayings {
             }
         }
         for route in &config.routes {
-            let Source::Directory(source) = &route.source;
             out.push_str("\n[[route]]\n");
             if let Some(host) = &route.host {
                 out.push_str(&format!("host = {host:?}\n"));
             }
-            out.push_str(&format!("path = {:?}\nsource = {:?}\n", route.prefix, source.display().to_string()));
+            out.push_str(&format!("path = {:?}\n", route.prefix));
+            match &route.source {
+                Source::Directory(source) => out.push_str(&format!("source = {:?}\n", source.display().to_string())),
+                Source::Origin(origin) => print_origin(&mut out, origin),
+            }
             let engine = match route.engine {
                 EngineChoice::Auto => "auto",
                 EngineChoice::Send => "send",
@@ -698,7 +1054,7 @@ impl Sayings {
                 EngineChoice::Sendfile => "sendfile",
             };
             out.push_str(&format!("engine = {engine:?}\nindex = {:?}\n", route.index));
-            out.push_str(&format!("revalidate = \"{}us\"\n", route.revalidate.as_micros()));
+            out.push_str(&format!("revalidate = {:?}\n", write_time(route.revalidate)));
             out.push_str(&format!("default_type = {:?}\n", route.default_type));
             if let Some(value) = &route.cache_control {
                 out.push_str(&format!("cache_control = {value:?}\n"));
@@ -710,22 +1066,204 @@ impl Sayings {
 
 const DAY: Duration = Duration::from_secs(86_400);
 
+/// The longest a response may be called fresh or usable: a year, as RFC 9111 readers expect.
+const YEAR: Duration = Duration::from_secs(366 * 86_400);
+
+/// An `http://` URL without user, query or fragment.
+pub fn origin_url(text: &str) -> std::result::Result<OriginUrl, String> {
+    let rest = match text.split_once("://") {
+        Some(("http", rest)) => rest,
+        Some(("https", _)) => return Err("wants TLS, which ringway does not speak: use http://".to_owned()),
+        _ => return Err("is not an http:// URL".to_owned()),
+    };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let target = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#' | b'"' | b'<' | b'>' | b'\\');
+    if !path.bytes().all(target) || path.contains("//") || path.split('/').any(|part| part == "." || part == "..") {
+        return Err("has a path with an empty, . or .. part, a query, or bytes that must be percent-encoded".to_owned());
+    }
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => {
+            let port = port.parse().ok().filter(|port| *port != 0);
+            (host, port.ok_or_else(|| "has no valid port".to_owned())?)
+        }
+        _ => (authority, 80),
+    };
+    let bare = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(six) if six.parse::<std::net::Ipv6Addr>().is_ok() => six,
+        Some(_) => return Err("has no valid IPv6 address in its brackets".to_owned()),
+        None => host,
+    };
+    let letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    if bare.is_empty() || bare == host && !bare.bytes().all(letter) {
+        return Err("has no valid host name".to_owned());
+    }
+    Ok(OriginUrl { host: bare.to_ascii_lowercase(), port, prefix: path.trim_end_matches('/').to_owned() })
+}
+
+fn origin_route<'s>(
+    origins: Vec<OriginUrl>,
+    base: &Option<PathBuf>,
+    own: &impl Fn(&str) -> Option<&'s Said>,
+    refuse: &impl Fn(&str, String) -> Error,
+) -> Result<OriginRoute> {
+    let text = |key: &str| own(key).and_then(|said| said.values.last()).map(String::as_str);
+    let time_of = |key: &'static str, least: Duration| match text(key) {
+        None => Ok(None),
+        Some(value) => match time(value) {
+            Ok(value) if value < least || value > YEAR => {
+                Err(refuse(key, format!("must lie between {least:?} and {YEAR:?}")))
+            }
+            Ok(value) => Ok(Some(value)),
+            Err(why) => Err(refuse(key, format!("`{value}` {why}"))),
+        },
+    };
+    let value = |key: &'static str| match text(key) {
+        Some(text) if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            Err(refuse(key, "must be printable ASCII without spaces".to_owned()))
+        }
+        text => Ok(text.map(str::to_owned)),
+    };
+    let choice = |key: &'static str, known: &[&str]| match text(key) {
+        None => Ok(0),
+        Some(word) => known
+            .iter()
+            .position(|known| *known == word)
+            .ok_or_else(|| refuse(key, format!("`{word}` is none of {}", known.join(", ")))),
+    };
+    let balance = [Balance::RoundRobin, Balance::LeastInFlight, Balance::Hash]
+        [choice("balance", &["round-robin", "least-in-flight", "hash"])?];
+    let forwarded = [ForwardedRule::Append, ForwardedRule::Replace, ForwardedRule::Off]
+        [choice("forwarded", &["append", "replace", "off"])?];
+    let style = [S3Style::Path, S3Style::Host][choice("s3_style", &["path", "host"])?];
+    let methods = own("methods").map_or_else(|| vec!["GET".to_owned(), "HEAD".to_owned()], |said| said.values.clone());
+    let token = |method: &String| !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase());
+    if let Some(method) = methods.iter().find(|method| !token(method) || *method == "CONNECT" || *method == "TRACE") {
+        return Err(refuse("methods", format!("`{method}` is no method that can be passed on, such as GET or POST")));
+    }
+    let health_path = value("health_path")?;
+    if health_path.as_ref().is_some_and(|path| !path.starts_with('/')) {
+        return Err(refuse("health_path", "must begin with /".to_owned()));
+    }
+    let s3 = match value("s3_region")? {
+        Some(region) => {
+            let keys = match (value("s3_access_key")?, value("s3_secret_key")?) {
+                (Some(access), Some(secret)) => Some((access, secret, value("s3_session_token")?)),
+                (None, None) => None,
+                _ => {
+                    let why = "s3_access_key and s3_secret_key go together".to_owned();
+                    return Err(refuse(
+                        if text("s3_access_key").is_some() { "s3_access_key" } else { "s3_secret_key" },
+                        why,
+                    ));
+                }
+            };
+            let bucket = value("s3_bucket")?;
+            if style == S3Style::Host && bucket.is_none() {
+                return Err(refuse("s3_style", "a bucket in the host name must be named by s3_bucket".to_owned()));
+            }
+            let file = text("s3_credentials_file").map(|file| match base {
+                Some(base) => base.join(file),
+                None => PathBuf::from(file),
+            });
+            Some(S3 { region, bucket, style, keys, file })
+        }
+        None => {
+            const REST: [&str; 6] =
+                ["s3_bucket", "s3_access_key", "s3_secret_key", "s3_session_token", "s3_credentials_file", "s3_style"];
+            if let Some(key) = REST.iter().find(|key| own(key).is_some()) {
+                return Err(refuse(key, "a route with signed requests needs s3_region".to_owned()));
+            }
+            None
+        }
+    };
+    Ok(OriginRoute {
+        origins,
+        balance,
+        methods,
+        cache: text("cache") != Some("false"),
+        host: match text("host_header") {
+            None | Some("origin") => HostRule::Origin,
+            Some("client") => HostRule::Client,
+            Some(_) => HostRule::Fixed(value("host_header")?.unwrap_or_default()),
+        },
+        forwarded,
+        health_path,
+        health_interval: time_of("health_interval", Duration::from_millis(100))?.unwrap_or(Duration::from_secs(5)),
+        ttl: time_of("ttl", Duration::ZERO)?,
+        ttl_override: time_of("ttl_override", Duration::ZERO)?,
+        negative_ttl: time_of("negative_ttl", Duration::ZERO)?.unwrap_or(Duration::from_secs(5)),
+        stale_while_revalidate: time_of("stale_while_revalidate", Duration::ZERO)?.unwrap_or_default(),
+        stale_if_error: time_of("stale_if_error", Duration::ZERO)?.unwrap_or_default(),
+        s3,
+    })
+}
+
+fn print_origin(out: &mut String, route: &OriginRoute) {
+    let urls: Vec<String> = route.origins.iter().map(OriginUrl::to_string).collect();
+    let balance = match route.balance {
+        Balance::RoundRobin => "round-robin",
+        Balance::LeastInFlight => "least-in-flight",
+        Balance::Hash => "hash",
+    };
+    let forwarded = match route.forwarded {
+        ForwardedRule::Append => "append",
+        ForwardedRule::Replace => "replace",
+        ForwardedRule::Off => "off",
+    };
+    let host = match &route.host {
+        HostRule::Origin => "origin",
+        HostRule::Client => "client",
+        HostRule::Fixed(name) => name,
+    };
+    out.push_str(&format!("origins = {urls:?}\nbalance = {balance:?}\nmethods = {:?}\n", route.methods));
+    out.push_str(&format!("cache = {}\nhost_header = {host:?}\nforwarded = {forwarded:?}\n", route.cache));
+    if let Some(path) = &route.health_path {
+        out.push_str(&format!("health_path = {path:?}\nhealth_interval = {:?}\n", write_time(route.health_interval)));
+    }
+    let times = [
+        ("ttl", route.ttl),
+        ("ttl_override", route.ttl_override),
+        ("negative_ttl", Some(route.negative_ttl)),
+        ("stale_while_revalidate", Some(route.stale_while_revalidate)),
+        ("stale_if_error", Some(route.stale_if_error)),
+    ];
+    for (key, time) in times {
+        if let Some(time) = time {
+            out.push_str(&format!("{key} = {:?}\n", write_time(time)));
+        }
+    }
+    if let Some(s3) = &route.s3 {
+        let style = if s3.style == S3Style::Path { "path" } else { "host" };
+        out.push_str(&format!("s3_region = {:?}\ns3_style = {style:?}\n", s3.region));
+        if let Some(bucket) = &s3.bucket {
+            out.push_str(&format!("s3_bucket = {bucket:?}\n"));
+        }
+        if s3.keys.is_some() {
+            out.push_str("# s3_access_key and s3_secret_key are set and not shown\n");
+        }
+    }
+}
+
+/// A time in the largest unit that says it exactly.
+fn write_time(time: Duration) -> String {
+    match time.as_micros() {
+        micros if micros.is_multiple_of(1_000_000) => format!("{}s", micros / 1_000_000),
+        micros if micros.is_multiple_of(1_000) => format!("{}ms", micros / 1_000),
+        micros => format!("{micros}us"),
+    }
+}
+
 fn file_route(place: &impl Fn(usize) -> String, at: String, table: &DeTable<'_>) -> Result<SaidRoute> {
     let mut said = SaidRoute { place: at, ..SaidRoute::default() };
     for (key, value) in table {
         let here = place(key.span().start);
         let name = key.get_ref().as_ref();
-        let Some(known) = ROUTE_KEYS.iter().find(|known| **known == name) else {
-            let hint = nearest(name, ROUTE_KEYS.iter().copied());
+        let Some((known, kind)) = ROUTE_KEYS.iter().find(|(known, _)| *known == name) else {
+            let hint = nearest(name, ROUTE_KEYS.iter().map(|(known, _)| *known));
             let why = format!("unknown key `{name}` of a route{hint}");
             return Err(Error::new(ErrorKind::Config, format!("use {here}"), why));
         };
-        let kind = match *known {
-            "index" => Kind::List,
-            "revalidate" => Kind::Time,
-            _ => Kind::Text,
-        };
-        let values = texts(&here, known, kind, value)?;
+        let values = texts(&here, known, *kind, value)?;
         said.values.insert(known, Said { values, origin: Origin::File(here) });
     }
     Ok(said)
@@ -900,7 +1438,28 @@ mod tests {
             ("route = 5", "write [[route]]"),
             ("[[route]]\npath = \"/\"", "etc/r.toml:1:1: `source`: a route needs a source"),
             ("[[route]]\nsorce = \"x\"", "etc/r.toml:2:1: unknown key `sorce` of a route; did you mean `source`?"),
-            ("[[route]]\nsource = \"http://o\"", "only directories"),
+            ("[[route]]\nsource = \"https://o\"", "`https://o` wants TLS, which ringway does not speak: use http://"),
+            ("[[route]]\nsource = \"ftp://o\"", "is not an http:// URL"),
+            ("[[route]]\nsource = \"http://\"", "has no valid host name"),
+            ("[[route]]\nsource = \"http://o:0\"", "has no valid port"),
+            ("[[route]]\nsource = \"http://[::1\"", "has no valid host name"),
+            ("[[route]]\nsource = \"http://o/a?b\"", "a query"),
+            ("[[route]]\nsource = \"http://o/../a\"", "an empty, . or .. part"),
+            ("[[route]]\nsource = \"http://o\"\norigins = [\"http://p\"]", "a source or origins, not both"),
+            ("[[route]]\norigins = [\"http://p\", \"http://P\"]", "http://p stands there twice"),
+            ("[[route]]\norigins = []", "at least one origin is needed"),
+            (
+                "[[route]]\nsource = \"x\"\nttl = 5",
+                "r.toml:3:1: `ttl`: only a route whose source is an http:// URL has this",
+            ),
+            ("[[route]]\nsource = \"http://o\"\nbalance = \"best\"", "is none of round-robin, least-in-flight, hash"),
+            ("[[route]]\nsource = \"http://o\"\nmethods = [\"get\"]", "`get` is no method"),
+            ("[[route]]\nsource = \"http://o\"\nhealth_path = \"x\"", "must begin with /"),
+            ("[[route]]\nsource = \"http://o\"\ns3_style = \"path\"", "needs s3_region"),
+            ("[[route]]\nsource = \"http://o\"\ns3_region = \"r\"\ns3_access_key = \"k\"", "go together"),
+            ("cache_slice = 100000", "`100000` must be a power of two, such as 131072"),
+            ("cache_on_leave = \"wait\"", "is none of stop, slice, finish"),
+            ("admin = \"unix:\"", "`unix:` has no path"),
             ("[[route]]\nsource = \"x\"\npath = \"a\"", "must begin with /"),
             ("[[route]]\nsource = \"x\"\ncache_control = \"a\\r\\nb\"", "printable ASCII"),
             ("[[route]]\nsource = \"x\"\n[[route]]\nsource = \"y\"", "another route has any host and path / already"),

@@ -1,6 +1,7 @@
 //! ringway: files to sockets through io_uring, one pinned thread per core.
 #![deny(unsafe_code)]
 
+pub mod cache;
 pub mod cli;
 pub mod clock;
 pub mod config;
@@ -14,3 +15,4 @@ pub mod store;
 pub mod sys;
 pub mod telemetry;
 pub mod transfer;
+pub mod upstream;

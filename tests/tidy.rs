@@ -35,6 +35,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cache::key", &["http", "clock"]),
     ("cache::policy", &["http", "clock"]),
     ("cache::index", &["http", "clock"]),
+    ("cache::journal", &[]),
+    ("cache::keeper", &["sys", "error", "clock"]),
     ("transfer", &["store", "shard", "ring", "sys", "telemetry", "config", "error", "clock"]),
     ("transfer::plan", &["sys", "config", "clock", "telemetry::tally"]),
     ("transfer::pump", &["sys", "clock", "telemetry::tally"]),

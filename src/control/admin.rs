@@ -5,7 +5,7 @@ use crate::telemetry::publish;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::timeout;
-use tokio_uring::net::{TcpListener, TcpStream};
+use tokio_uring::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 /// Connections at once; more are told 503.
 const CONNECTIONS: usize = 64;
@@ -18,11 +18,67 @@ const HEADER: Duration = Duration::from_secs(5);
 /// For the client to take a whole answer.
 const WRITE: Duration = Duration::from_secs(10);
 
+/// What is the same of a TCP and a Unix listener.
+pub(super) trait Listener {
+    type Stream: Stream;
+    async fn accept(&self) -> std::io::Result<Self::Stream>;
+}
+
+/// What is the same of their streams.
+pub(super) trait Stream: 'static {
+    /// Who may open it was checked by the file system.
+    const TRUSTED: bool;
+    async fn read(&self, into: Vec<u8>) -> (std::io::Result<usize>, Vec<u8>);
+    async fn write_all(&self, bytes: Vec<u8>) -> (std::io::Result<()>, Vec<u8>);
+    fn end(&self);
+}
+
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+    async fn accept(&self) -> std::io::Result<TcpStream> {
+        TcpListener::accept(self).await.map(|(stream, _)| stream)
+    }
+}
+
+impl Listener for UnixListener {
+    type Stream = UnixStream;
+    async fn accept(&self) -> std::io::Result<UnixStream> {
+        UnixListener::accept(self).await
+    }
+}
+
+impl Stream for TcpStream {
+    const TRUSTED: bool = false;
+    async fn read(&self, into: Vec<u8>) -> (std::io::Result<usize>, Vec<u8>) {
+        TcpStream::read(self, into).await
+    }
+    async fn write_all(&self, bytes: Vec<u8>) -> (std::io::Result<()>, Vec<u8>) {
+        TcpStream::write_all(self, bytes).await
+    }
+    fn end(&self) {
+        let _ = self.shutdown(std::net::Shutdown::Write);
+    }
+}
+
+impl Stream for UnixStream {
+    const TRUSTED: bool = true;
+    async fn read(&self, into: Vec<u8>) -> (std::io::Result<usize>, Vec<u8>) {
+        UnixStream::read(self, into).await
+    }
+    async fn write_all(&self, bytes: Vec<u8>) -> (std::io::Result<()>, Vec<u8>) {
+        UnixStream::write_all(self, bytes).await
+    }
+    fn end(&self) {
+        let _ = self.shutdown(std::net::Shutdown::Write);
+    }
+}
+
 /// Answers until the listener is shut down.
-pub(super) async fn serve(state: Rc<State>, listener: TcpListener) {
+pub(super) async fn serve<L: Listener>(state: Rc<State>, listener: L) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok(_) if state.ended.get() => return,
+            Ok(stream) => {
                 let full = state.open.get() >= CONNECTIONS;
                 state.open.set(state.open.get() + 1);
                 let state = Rc::clone(&state);
@@ -35,7 +91,7 @@ pub(super) async fn serve(state: Rc<State>, listener: TcpListener) {
                         connection(&state, &stream).await;
                     }
                     // FIN first, so that a client that still sends is not cut off with a reset.
-                    let _ = stream.shutdown(std::net::Shutdown::Write);
+                    stream.end();
                     state.open.set(state.open.get() - 1);
                 });
             }
@@ -47,7 +103,7 @@ pub(super) async fn serve(state: Rc<State>, listener: TcpListener) {
     }
 }
 
-async fn connection(state: &State, stream: &TcpStream) {
+async fn connection(state: &State, stream: &impl Stream) {
     let mut head: Vec<u8> = Vec::new();
     loop {
         let patience = if head.is_empty() { IDLE } else { HEADER };
@@ -78,7 +134,7 @@ enum Head {
 }
 
 /// Reads until a head is complete; `None` at the end of the stream.
-async fn read_head(state: &State, stream: &TcpStream, head: &mut Vec<u8>) -> Option<Head> {
+async fn read_head(state: &State, stream: &impl Stream, head: &mut Vec<u8>) -> Option<Head> {
     let began = state.clock.now();
     loop {
         let mut fields = [httparse::EMPTY_HEADER; 64];

@@ -15,7 +15,8 @@ use crate::telemetry::publish::{self, Rare};
 use crate::telemetry::render::{self, View};
 use std::cell::{Cell, RefCell};
 use std::net::TcpListener;
-use std::path::Path;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,7 +36,9 @@ const ENTRIES: u32 = 16;
 #[derive(Debug)]
 pub struct Control {
     /// The admin listener, bound and non-blocking; `None` is off.
-    pub admin: Option<TcpListener>,
+    pub admin: Option<AdminListener>,
+    /// Names and health of the origins.
+    pub origins: Health,
     /// The cores.
     pub shards: Arc<[Arc<ShardPublic>]>,
     /// The configuration.
@@ -48,6 +51,65 @@ pub struct Control {
     pub warnings: Vec<&'static str>,
     /// RLIMIT_MEMLOCK leaves little.
     pub tight: bool,
+    /// The process's clock.
+    pub clock: Clock,
+}
+
+/// Names and health of the origins now, in the order of the tallies' rows.
+pub struct Health(pub Box<dyn Fn(Nanos) -> Vec<(String, bool)> + Send>);
+
+impl std::fmt::Debug for Health {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Health")
+    }
+}
+
+/// Where the admin address listens.
+#[derive(Debug)]
+pub enum AdminListener {
+    /// On TCP.
+    Tcp(TcpListener),
+    /// On a Unix socket, free and allowed when it was looked at; bound by the control thread, since its runtime takes no
+    /// listener made elsewhere. Its file is removed in the end.
+    Unix(PathBuf),
+}
+
+impl AdminListener {
+    /// Binds a Unix socket that only this user and group may open; a dead one's file is taken over.
+    ///
+    /// # Errors
+    /// The path cannot be bound, or another process answers there.
+    pub fn unix(path: &Path) -> Result<Self> {
+        let failed =
+            |error: &std::io::Error| Error::os(format!("start the admin address unix:{}", path.display()), error);
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            return Err(failed(&std::io::ErrorKind::AddrInUse.into())
+                .remedy("another program answers there: stop it, or use another --admin"));
+        }
+        if std::fs::symlink_metadata(path)
+            .is_ok_and(|meta| std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()))
+        {
+            // Nobody answers: it was left behind.
+            let _ = std::fs::remove_file(path);
+        }
+        drop(UnixListener::bind(path).map_err(|error| failed(&error))?);
+        std::fs::remove_file(path).map_err(|error| failed(&error))?;
+        Ok(Self::Unix(path.to_owned()))
+    }
+
+    fn bind_unix(path: &Path) -> std::io::Result<tokio_uring::net::UnixListener> {
+        let listener = tokio_uring::net::UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o660))?;
+        Ok(listener)
+    }
+
+    /// As it is told at start.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().map(|address| format!("http://{address}")).unwrap_or_default(),
+            Self::Unix(path) => format!("unix:{}", path.display()),
+        }
+    }
 }
 
 /// The running control thread.
@@ -113,6 +175,9 @@ struct State {
     draining: Cell<bool>,
     drain_timeouts: Cell<u64>,
     clock: Clock,
+    origins: Health,
+    /// The control thread is about to end.
+    ended: Cell<bool>,
     rare: Rare,
     /// Admin connections open now.
     open: Cell<usize>,
@@ -152,6 +217,7 @@ impl State {
         self.sample(SAMPLE_FRESH);
         let sampled = self.clock.now().since(began).as_secs_f64();
         let sample = self.sample.borrow();
+        let origins = (self.origins.0)(self.clock.now());
         let mut text = render::render(&View {
             shards: &self.shards,
             config: &self.config,
@@ -160,6 +226,8 @@ impl State {
             ready: self.ready(),
             draining: self.draining.get(),
             drain_timeouts: self.drain_timeouts.get(),
+            origins: &origins,
+            cache: None,
             collectors: &[("proc", sampled)],
         });
         text.push_str(&self.rare.render());
@@ -189,7 +257,7 @@ async fn run(control: Control, finish: Arc<Notify>, tell: std::sync::mpsc::Sende
             return;
         }
     };
-    let Control { admin, shards, config, capabilities, drain_timeout, warnings, tight: _ } = control;
+    let Control { admin, origins, shards, config, capabilities, drain_timeout, warnings, tight: _, clock } = control;
     let cores = shards.len();
     let state = Rc::new(State {
         shards,
@@ -199,15 +267,32 @@ async fn run(control: Control, finish: Arc<Notify>, tell: std::sync::mpsc::Sende
         sample: RefCell::default(),
         draining: Cell::new(false),
         drain_timeouts: Cell::new(0),
-        clock: Clock::start(),
+        clock,
+        origins,
+        ended: Cell::new(false),
         rare: Rare::install(),
         open: Cell::new(0),
     });
     warnings.into_iter().for_each(publish::startup_warning);
     // The descriptor is kept to end the accept with, whatever the runtime holds.
-    let stopper = admin.as_ref().and_then(|listener| listener.try_clone().ok());
-    if let Some(listener) = admin {
-        tokio_uring::spawn(admin::serve(Rc::clone(&state), tokio_uring::net::TcpListener::from_std(listener)));
+    let mut stopper: Option<std::os::fd::OwnedFd> = None;
+    let mut socket_file = None;
+    match admin {
+        Some(AdminListener::Tcp(listener)) => {
+            stopper = listener.try_clone().ok().map(Into::into);
+            tokio_uring::spawn(admin::serve(Rc::clone(&state), tokio_uring::net::TcpListener::from_std(listener)));
+        }
+        Some(AdminListener::Unix(path)) => {
+            match AdminListener::bind_unix(&path) {
+                Ok(listener) => tokio_uring::spawn(admin::serve(Rc::clone(&state), listener)),
+                Err(error) => {
+                    let _ = tell.send(Err(error));
+                    return;
+                }
+            };
+            socket_file = Some(path);
+        }
+        None => {}
     }
     let _ = tell.send(Ok(()));
 
@@ -252,6 +337,13 @@ async fn run(control: Control, finish: Arc<Notify>, tell: std::sync::mpsc::Sende
         if let Err(error) = socket2::SockRef::from(&listener).shutdown(std::net::Shutdown::Both) {
             tracing::debug!("admin address: {}", describe(&error));
         }
+    }
+    if let Some(path) = socket_file {
+        // The accept ends with one more connection; it sees that the end has come.
+        state.ended.set(true);
+        drop(std::os::unix::net::UnixStream::connect(&path));
+        // Whoever removed it before has done our work.
+        let _ = std::fs::remove_file(path);
     }
 }
 

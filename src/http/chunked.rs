@@ -1,4 +1,5 @@
-//! Dropping a request body that nobody wants, so that the next request on the connection can be found.
+//! Bodies in pieces: dropping a request body that nobody wants, so that the next request on the connection can be found,
+//! and telling the data of a chunked body from its framing, in both directions of a relay.
 //!
 //! Apart from framing because it has a memory: bytes come in pieces of any size. It keeps no byte of them. Imports only
 //! the layer's own types.
@@ -13,6 +14,8 @@
 //!
 //! Invariant: the machine moves per byte (or over a run of data bytes, which all mean the same), so every split of a
 //! body gives the same answer and the same number of bytes consumed.
+
+use std::ops::Range;
 
 use super::framing::Framing;
 use super::{Refusal, Status};
@@ -182,6 +185,91 @@ impl BodySkip {
     }
 }
 
+/// A chunked body whose data is wanted: the same machine, stopping at each run of data. Trailers are judged and dropped.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChunkedBody(BodySkip);
+
+/// What one call found in its input.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fed {
+    /// Bytes of the input that are done with, the run of data included. Feed the rest again, unless `done`.
+    pub consumed: usize,
+    /// A run of data within the input, never empty. It ends where `consumed` does.
+    pub data: Option<Range<usize>>,
+    /// The body has ended; what is behind `consumed` belongs to the next message.
+    pub done: bool,
+}
+
+impl ChunkedBody {
+    /// A body of any length; whoever takes the data counts it.
+    #[allow(clippy::new_without_default)] // a body begins where a head ended, never by default
+    pub fn new() -> Self {
+        Self(BodySkip::new(Framing::Chunked, u64::MAX))
+    }
+
+    /// Reads `input` up to the end of its first run of data, or all of it. Call again with the rest until nothing is
+    /// left or the body is done. An error stays: the place where the next message begins is lost.
+    pub fn feed(&mut self, input: &[u8]) -> Result<Fed, Refusal> {
+        let mut consumed = 0;
+        while let Some(&byte) = input.get(consumed) {
+            match self.0.phase {
+                Phase::Data(left) => {
+                    let (taken, _) = take(left, input.len() - consumed);
+                    let start = consumed;
+                    self.advance(taken as u64);
+                    return Ok(Fed { consumed: start + taken, data: Some(start..start + taken), done: false });
+                }
+                Phase::Done => break,
+                Phase::Refused(refusal) => return Err(refusal),
+                _ => {}
+            }
+            match self.0.step(byte) {
+                Ok(phase) => self.0.phase = phase,
+                Err(refusal) => {
+                    self.0.phase = Phase::Refused(refusal);
+                    return Err(refusal);
+                }
+            }
+            consumed += 1;
+        }
+        match self.0.phase {
+            Phase::Refused(refusal) => Err(refusal),
+            phase => Ok(Fed { consumed, data: None, done: phase == Phase::Done }),
+        }
+    }
+
+    /// Data bytes of the current chunk that have not come yet: so many may be moved past this machine (by splice), and
+    /// told to [`ChunkedBody::advance`].
+    pub fn data_left(&self) -> u64 {
+        if let Phase::Data(left) = self.0.phase { left } else { 0 }
+    }
+
+    /// Counts `moved` bytes of the current chunk's data that did not go through [`ChunkedBody::feed`].
+    ///
+    /// # Panics
+    /// If they are more than [`ChunkedBody::data_left`]: framing would have been sent as data.
+    pub fn advance(&mut self, moved: u64) {
+        let left = self.data_left().checked_sub(moved).expect("no more than what is left of the chunk");
+        if moved > 0 {
+            self.0.phase = if left == 0 { Phase::DataCr } else { Phase::Data(left) };
+        }
+    }
+}
+
+/// What follows the data of a chunk.
+pub const CHUNK_END: &[u8] = b"\r\n";
+
+/// What ends a chunked body: the last chunk and no trailers.
+pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+/// Appends the line before the data of a chunk of `length` bytes, which is not zero: that would end the body.
+pub fn write_chunk_head(out: &mut Vec<u8>, length: u64) {
+    debug_assert_ne!(length, 0, "an empty chunk is the last one");
+    let digits = (16 - length.leading_zeros() / 4).max(1);
+    out.extend((0..digits).rev().map(|digit| b"0123456789abcdef"[(length >> (4 * digit)) as usize & 15]));
+    out.extend_from_slice(b"\r\n");
+}
+
 /// How many of `available` bytes belong to `left`, and what is left then.
 fn take(left: u64, available: usize) -> (usize, u64) {
     match usize::try_from(left) {
@@ -336,6 +424,91 @@ mod tests {
             for framing in [Framing::None, Framing::Length(length), Framing::Chunked] {
                 let skip = BodySkip::new(framing, limit).feed(&bytes);
                 prop_assert!(skip.consumed <= bytes.len());
+            }
+        }
+    }
+
+    /// All data of `pieces`, whether the body ended and what was left behind its end.
+    fn data(pieces: &[&[u8]]) -> Result<(Vec<u8>, bool, usize), Refusal> {
+        let (mut body, mut data, mut ended, mut left) = (ChunkedBody::new(), Vec::new(), false, 0);
+        for piece in pieces {
+            let mut rest = *piece;
+            while !rest.is_empty() && !ended {
+                let fed = body.feed(rest)?;
+                if let Some(run) = fed.data {
+                    assert!(!run.is_empty() && run.end == fed.consumed, "{run:?} {}", fed.consumed);
+                    data.extend_from_slice(&rest[run]);
+                }
+                assert!(fed.consumed > 0, "no call without progress");
+                rest = &rest[fed.consumed..];
+                ended = fed.done;
+            }
+            left += rest.len();
+        }
+        Ok((data, ended, left))
+    }
+
+    #[test]
+    fn the_data_of_a_chunked_body_comes_out_without_its_framing() {
+        let body = b"4;a=b\r\nring\r\n3\r\nway\r\n0\r\nA: b\r\n\r\nHTTP/1.1";
+        assert_eq!(data(&[body]), Ok((b"ringway".to_vec(), true, 8)));
+        let each: Vec<&[u8]> = body.chunks(1).collect();
+        assert_eq!(data(&each), Ok((b"ringway".to_vec(), true, 8)));
+        assert_eq!(data(&[b"4\r\nring"]), Ok((b"ring".to_vec(), false, 0)));
+        for bad in ["x\r\n", "4\r\nring0\r\n\r\n", "4\nring", "-1\r\n", "11111111111111111\r\n"] {
+            assert!(data(&[bad.as_bytes()]).is_err(), "{bad}");
+        }
+        let mut body = ChunkedBody::new();
+        let refusal = body.feed(b"x").unwrap_err();
+        assert_eq!((body.feed(b""), body.feed(b"0\r\n\r\n")), (Err(refusal), Err(refusal)), "an error stays");
+    }
+
+    #[test]
+    fn data_may_be_moved_past_the_machine() {
+        let mut body = ChunkedBody::new();
+        assert_eq!(body.feed(b"10\r\n"), Ok(Fed { consumed: 4, data: None, done: false }));
+        assert_eq!(body.data_left(), 16);
+        body.advance(10);
+        assert_eq!(body.feed(b"abcdef\r\n"), Ok(Fed { consumed: 6, data: Some(0..6), done: false }));
+        assert_eq!((body.data_left(), body.feed(b"\r\n0\r\n\r\n").map(|fed| fed.done)), (0, Ok(true)));
+    }
+
+    #[test]
+    #[should_panic(expected = "no more than what is left")]
+    fn framing_is_never_moved_as_data() {
+        ChunkedBody::new().advance(1);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_chunked_comes_back_however_it_is_split(
+            chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..8), cuts in prop::collection::vec(1usize..20, 1..40),
+        ) {
+            let mut wire = Vec::new();
+            for chunk in &chunks {
+                write_chunk_head(&mut wire, chunk.len() as u64);
+                wire.extend_from_slice(chunk);
+                wire.extend_from_slice(CHUNK_END);
+            }
+            wire.extend_from_slice(LAST_CHUNK);
+            let (mut rest, mut pieces) = (wire.as_slice(), Vec::new());
+            for cut in cuts.iter().cycle() {
+                if rest.is_empty() { break; }
+                let (piece, after) = rest.split_at((*cut).min(rest.len()));
+                pieces.push(piece);
+                rest = after;
+            }
+            prop_assert_eq!(data(&pieces), Ok((chunks.concat(), true, 0)));
+        }
+
+        #[test]
+        fn the_two_readers_of_a_chunked_body_agree(bytes in "[0-3a;\r\n:]{0,40}") {
+            let skipped = skip(Framing::Chunked, u64::MAX, &[bytes.as_bytes()]);
+            match (data(&[bytes.as_bytes()]), skipped.1) {
+                (Ok((_, ended, left)), state) => {
+                    prop_assert_eq!((bytes.len() - left, ended), (skipped.0, state == SkipState::Done));
+                }
+                (Err(refusal), state) => prop_assert_eq!(state, SkipState::Refuse(refusal)),
             }
         }
     }

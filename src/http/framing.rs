@@ -79,7 +79,7 @@ impl FramingFields {
 }
 
 /// 1*DIGIT within u64: no sign, no space, no overflow.
-fn digits(value: &[u8]) -> Option<u64> {
+pub fn digits(value: &[u8]) -> Option<u64> {
     if value.is_empty() {
         return None;
     }

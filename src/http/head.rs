@@ -126,6 +126,43 @@ pub struct RequestHead<'b> {
     pub user_agent: Option<&'b [u8]>,
     /// Referer, for the access log: the first one.
     pub referer: Option<&'b [u8]>,
+    /// The method as it was sent, for an origin.
+    pub method_name: &'b [u8],
+    /// The header lines as they were sent, for an origin: read them with [`RequestHead::fields`].
+    pub field_lines: &'b [u8],
+}
+
+impl<'b> RequestHead<'b> {
+    /// Every header field, in order.
+    pub fn fields(&self) -> Fields<'b> {
+        Fields(self.field_lines)
+    }
+}
+
+/// The fields of header lines that [`parse`] has accepted, taken apart again: nothing of them is kept per request, since
+/// a file needs none of them.
+#[derive(Clone, Debug)]
+pub struct Fields<'b>(&'b [u8]);
+
+impl<'b> Fields<'b> {
+    /// The fields of `lines`: a copy of what a head held ([`RequestHead::field_lines`]), for work that outlives it.
+    pub fn new(lines: &'b [u8]) -> Self {
+        Self(lines)
+    }
+}
+
+impl<'b> Iterator for Fields<'b> {
+    /// Name and value, the value without surrounding whitespace.
+    type Item = (&'b [u8], &'b [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let end = self.0.iter().position(|&byte| byte == b'\n')?;
+        let (line, rest) = (&self.0[..end], &self.0[end + 1..]);
+        self.0 = rest;
+        // The empty line has no colon.
+        let colon = line.iter().position(|&byte| byte == b':')?;
+        Some((&line[..colon], line[colon + 1..].trim_ascii()))
+    }
 }
 
 /// What some bytes amount to.
@@ -155,7 +192,7 @@ pub fn parse<'b>(bytes: &'b [u8], limits: &HeadLimits) -> Parse<'b> {
         return Parse::Refuse(refusal);
     }
     match outcome {
-        Ok(httparse::Status::Complete(length)) => match assemble(&request) {
+        Ok(httparse::Status::Complete(length)) => match assemble(&request, &window[..length]) {
             Ok(head) => Parse::Request(head, length),
             Err(refusal) => Parse::Refuse(refusal),
         },
@@ -209,7 +246,7 @@ fn offset_in(whole: &[u8], part: &[u8]) -> usize {
 }
 
 #[inline]
-fn assemble<'b>(request: &httparse::Request<'_, 'b>) -> Result<RequestHead<'b>, Refusal> {
+fn assemble<'b>(request: &httparse::Request<'_, 'b>, bytes: &'b [u8]) -> Result<RequestHead<'b>, Refusal> {
     // httparse sets all three before it says Complete.
     let (Some(method), Some(target), Some(minor)) = (request.method, request.path, request.version) else {
         return Err(Refusal::bad("malformed request line"));
@@ -231,6 +268,8 @@ fn assemble<'b>(request: &httparse::Request<'_, 'b>) -> Result<RequestHead<'b>, 
         if_unmodified_since: None,
         user_agent: None,
         referer: None,
+        method_name: method.as_bytes(),
+        field_lines: request.headers.first().map_or(b"", |first| &bytes[offset_in(bytes, first.name.as_bytes())..]),
     };
     let mut framing = FramingFields::default();
     let mut connection = ConnectionTokens::default();
@@ -604,6 +643,16 @@ mod tests {
         assert!(!request(b"GET / HTTP/1.0\r\nExpect: 100-continue\r\n\r\n").expect_continue);
     }
 
+    #[test]
+    fn every_field_can_be_read_again_as_it_was_sent() {
+        let bytes = b"POST http://a/b HTTP/1.1\nhost:a\r\nX: \t\xfcb:c \t\nEmpty:\r\nx:2\r\n\r\nrest: 1\r\n";
+        let Parse::Request(head, _) = parse(bytes, &LIMITS) else { panic!("a request") };
+        let fields: Vec<_> = head.fields().collect();
+        let expected: [(&[u8], &[u8]); 4] = [(b"host", b"a"), (b"X", b"\xfcb:c"), (b"Empty", b""), (b"x", b"2")];
+        assert_eq!((head.method_name, fields.as_slice()), (b"POST".as_slice(), expected.as_slice()));
+        assert_eq!(request(b"GET / HTTP/1.0\r\n\r\n").fields().count(), 0);
+    }
+
     /// Requests that are nearly right, so that every rule is near.
     fn heads() -> impl Strategy<Value = Vec<u8>> {
         let line = prop_oneof![
@@ -665,6 +714,18 @@ mod tests {
             let at = at.index(bytes.len());
             bytes[at] = byte;
             growth_does_not_matter(&bytes)?;
+        }
+
+        #[test]
+        fn fields_are_what_the_parser_saw(values in prop::collection::vec(("[A-Za-z-]{1,9}", "[ -~\t]{0,20}"), 0..7), lf in any::<bool>()) {
+            let end = if lf { "\n" } else { "\r\n" };
+            let lines: String = values.iter().map(|(name, value)| format!("X{name}:{value}{end}")).collect();
+            let bytes = format!("GET / HTTP/1.0{end}{lines}{end}");
+            let mut slots = [httparse::EMPTY_HEADER; 8];
+            let mut theirs = httparse::Request::new(&mut slots);
+            prop_assert!(theirs.parse(bytes.as_bytes()).is_ok_and(|status| status.is_complete()));
+            let theirs: Vec<_> = theirs.headers.iter().map(|field| (field.name.as_bytes(), field.value)).collect();
+            prop_assert_eq!(request(bytes.as_bytes()).fields().collect::<Vec<_>>(), theirs);
         }
 
         #[test]

@@ -115,6 +115,16 @@ pub fn write_error(
     }
 }
 
+/// Begins a reply whose fields come from elsewhere (an origin, the cache): its status line. Fields follow by
+/// [`super::headers::write_field`], then an empty line.
+pub fn write_status_line(out: &mut Vec<u8>, status: Status) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    write_code(out, status);
+    out.push(b' ');
+    out.extend_from_slice(status.reason().as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
 /// Appends the 416 of a file of `len` bytes, with its Content-Range (RFC 9110 section 15.5.17).
 pub fn write_range_error(out: &mut Vec<u8>, len: u64, keep_alive: bool, version: Version, date: &[u8; 29], body: bool) {
     let mut value = [0; 28];

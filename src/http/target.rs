@@ -25,6 +25,81 @@ pub struct Target<'a> {
 /// spelling (a client resolves them itself, RFC 3986 section 5.2.4; one that arrives was sent on purpose), and an
 /// escaped `/`, which would name a file no path can. A backslash is an ordinary byte of a name here.
 pub fn decode_path<'a>(target: &[u8], out: &'a mut Vec<u8>) -> Result<Target<'a>, Refusal> {
+    decode(target, out, false)
+}
+
+/// The same for a name that somebody else looks up: an escaped slash stays escaped, since to an origin it may be part
+/// of a name. Only for choosing a route; what is sent on is [`below`].
+pub fn decode_path_keeping_slashes<'a>(target: &[u8], out: &'a mut Vec<u8>) -> Result<Target<'a>, Refusal> {
+    decode(target, out, true)
+}
+
+/// What of the raw `target` is behind the first `cut` bytes of its decoded `path`, query included, as it was sent; it
+/// begins with `/`. Where the path was normalised on the way, the rest of `path` is escaped anew.
+pub fn below(target: &[u8], path: &[u8], cut: usize) -> Vec<u8> {
+    let target = target.split(|byte| *byte == b'#').next().unwrap_or_default();
+    let split = target.iter().position(|byte| *byte == b'?').unwrap_or(target.len());
+    let (raw, query) = target.split_at(split);
+    let (mut rest, mut at, mut from) = (raw, 0, None);
+    loop {
+        if at == cut {
+            from = Some(rest);
+        }
+        let Some(want) = path.get(at) else { break };
+        // An escaped slash stands in both as an escape.
+        if let ([b'%', b'2', b'f' | b'F', after @ ..], [b'%', b'2', b'F', ..]) = (rest, &path[at..]) {
+            (rest, at) = (after, at + 3);
+            continue;
+        }
+        let byte = match rest {
+            [b'%', after @ ..] => escape(after),
+            [byte, after @ ..] => Some((*byte, after)),
+            [] => None,
+        };
+        match byte.filter(|(byte, _)| byte == want) {
+            Some((_, after)) => (rest, at) = (after, at + 1),
+            None => {
+                from = None;
+                break;
+            }
+        }
+    }
+    let mut out = Vec::with_capacity(target.len());
+    match from {
+        Some(from) => out.extend_from_slice(from),
+        None => {
+            out.extend(percent_encoding::percent_encode(&path[cut.min(path.len())..], PATH).collect::<String>().bytes())
+        }
+    }
+    if out.first() != Some(&b'/') {
+        out.insert(0, b'/');
+    }
+    out.extend_from_slice(query);
+    out
+}
+
+/// What a path segment holds as it is (RFC 3986 section 3.3), and the percent sign of an escape that was kept.
+const PATH: &percent_encoding::AsciiSet = &percent_encoding::NON_ALPHANUMERIC
+    .remove(b'/')
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'!')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b';')
+    .remove(b'=')
+    .remove(b':')
+    .remove(b'@');
+
+fn decode<'a>(target: &[u8], out: &'a mut Vec<u8>, keep_slashes: bool) -> Result<Target<'a>, Refusal> {
     out.clear();
     if target.first() != Some(&b'/') {
         return Err(Refusal::bad("request target does not begin with a slash"));
@@ -44,6 +119,10 @@ pub fn decode_path<'a>(target: &[u8], out: &'a mut Vec<u8>) -> Result<Target<'a>
             b'%' => {
                 let (decoded, after) = escape(rest).ok_or(Refusal::bad("malformed percent escape"))?;
                 rest = after;
+                if decoded == b'/' && keep_slashes {
+                    out.extend_from_slice(b"%2F");
+                    continue;
+                }
                 if decoded == b'/' {
                     return Err(Refusal::bad("escaped slash in the request target"));
                 }
@@ -133,6 +212,26 @@ fn write_encoded(out: &mut Vec<u8>, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_sent_on_is_what_was_sent() {
+        let rows: &[(&str, usize, &str)] = &[
+            ("/a/b?c=d", 0, "/a/b?c=d"),
+            ("/a/b?c=%2f", 2, "/b?c=%2f"),
+            ("/%61/%62%20c", 2, "/%62%20c"),
+            ("/a/x%2Fy%2fz", 2, "/x%2Fy%2fz"),
+            ("/a/./b c", 2, "/b%20c"),
+            ("/a//b%20c?q", 2, "/b%20c?q"),
+            ("/a/%25", 2, "/%25"),
+            ("/a/b#f", 2, "/b"),
+            ("/a/", 2, "/"),
+        ];
+        for (target, cut, want) in rows {
+            let mut out = Vec::new();
+            let path = decode_path_keeping_slashes(target.as_bytes(), &mut out).expect(target).path;
+            assert_eq!(String::from_utf8_lossy(&below(target.as_bytes(), path, *cut)), *want, "{target}");
+        }
+    }
     use proptest::prelude::*;
 
     fn decoded(target: &[u8]) -> Result<Vec<u8>, u16> {

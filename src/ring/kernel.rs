@@ -220,6 +220,18 @@ impl Kernel {
                     opcode::Read::new(fd, lease.pointer(), *len).offset(*offset).build()
                 }
             }
+            Op::WriteFixed { file, lease, len, from, offset } => {
+                let fd = types::Fd(file.as_raw_fd());
+                let bytes = lease.pointer().wrapping_add(*from as usize);
+                if lease.is_registered() {
+                    opcode::WriteFixed::new(fd, bytes, *len, 0).offset(*offset).build()
+                } else {
+                    opcode::Write::new(fd, bytes, *len).offset(*offset).build()
+                }
+            }
+            Op::Connect { socket, address } => {
+                opcode::Connect::new(types::Fd(socket.as_raw_fd()), address.as_ptr().cast(), address.len()).build()
+            }
             Op::OpenAt { root, path, how } => {
                 opcode::OpenAt2::new(types::Fd(root.as_raw_fd()), path.as_ptr(), &raw const **how).build()
             }

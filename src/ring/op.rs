@@ -4,6 +4,7 @@ use super::buffers::ArenaLease;
 use super::completion::Outcome;
 use super::pipes::Pipe;
 use bytes::Bytes;
+use socket2::SockAddr;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -91,6 +92,26 @@ pub enum Op {
         /// From where in the file.
         offset: u64,
     },
+    /// Write part of an arena buffer to a file.
+    WriteFixed {
+        /// The file.
+        file: SharedFd,
+        /// Where from.
+        lease: ArenaLease,
+        /// Bytes of it, from `from`.
+        len: u32,
+        /// First byte of it.
+        from: u32,
+        /// Where to in the file.
+        offset: u64,
+    },
+    /// Connect a socket.
+    Connect {
+        /// The socket.
+        socket: SharedFd,
+        /// Where to.
+        address: Box<SockAddr>,
+    },
     /// openat2(2) under a root.
     OpenAt {
         /// The root.
@@ -150,6 +171,8 @@ impl Op {
             Op::SendPair { .. } => "sendmsg",
             Op::SendZc { .. } => "send_zc",
             Op::ReadFixed { .. } => "read_fixed",
+            Op::WriteFixed { .. } => "write_fixed",
+            Op::Connect { .. } => "connect",
             Op::OpenAt { .. } => "openat2",
             Op::Chain { .. } => "splice",
         }

@@ -71,6 +71,12 @@ impl PipePool {
         self.made.get() > 0 || self.ready()
     }
 
+    /// Whether fewer than one in `of` pipes is free or could still be made.
+    pub fn is_scarce(&self, of: u64) -> bool {
+        let free = self.idle.borrow().len() + self.most.saturating_sub(self.made.get());
+        (free as u64) < self.most as u64 / of
+    }
+
     /// Makes sure that there is at least one pipe; false where the kernel grants none worth having.
     fn ready(&self) -> bool {
         match self.make() {

@@ -64,6 +64,8 @@ enum What {
     Send { fd: RawFd, bytes: (*const u8, usize), second: (*const u8, usize), whole: bool },
     SendZc { fd: RawFd, bytes: (*const u8, usize) },
     Read { fd: RawFd, into: *mut u8, len: usize, offset: u64 },
+    Write { fd: RawFd, bytes: (*const u8, usize), offset: u64 },
+    Connect { fd: RawFd },
     Open,
     Chain { socket: RawFd, file: RawFd, pipe: usize, offset: u64, len: usize, poll: bool },
 }
@@ -160,6 +162,12 @@ impl Sim {
             Op::ReadFixed { file, lease, len, offset } => {
                 What::Read { fd: file.as_raw_fd(), into: lease.pointer(), len: *len as usize, offset: *offset }
             }
+            Op::WriteFixed { file, lease, len, from, offset } => What::Write {
+                fd: file.as_raw_fd(),
+                bytes: (lease.pointer().wrapping_add(*from as usize), *len as usize),
+                offset: *offset,
+            },
+            Op::Connect { socket, .. } => What::Connect { fd: socket.as_raw_fd() },
             Op::OpenAt { .. } => What::Open,
             Op::Chain { socket, file, pipe, offset, len, poll } => What::Chain {
                 socket: socket.as_raw_fd(),
@@ -319,6 +327,22 @@ impl Sim {
                 // SAFETY: the op owns the buffer until its last completion, wherever its future is (R1, R3).
                 unsafe { std::ptr::copy_nonoverlapping(from[start..].as_ptr(), into, len) };
                 self.post(token, Part::Main, len as i32, false, None);
+            }
+            What::Write { fd, bytes, offset } => {
+                let len = self.shorten(bytes.1);
+                // SAFETY: as above.
+                let from = unsafe { std::slice::from_raw_parts(bytes.0, len) };
+                let file = self.files.entry(fd).or_default();
+                let end = offset as usize + len;
+                if file.len() < end {
+                    file.resize(end, 0);
+                }
+                file[offset as usize..end].copy_from_slice(from);
+                self.post(token, Part::Main, len as i32, false, None);
+            }
+            What::Connect { fd } => {
+                let res = if self.peers.entry(fd).or_default().gone { -libc::ECONNREFUSED } else { 0 };
+                self.post(token, Part::Main, res, false, None);
             }
             What::Chain { socket, file, pipe, offset, len, poll } => {
                 let peer = self.peers.entry(socket).or_default();

@@ -14,10 +14,11 @@
 //!
 //! Invariants: one response at a time per connection (R5); bytes of a request body never become the next request.
 
-use super::core::Core;
+use super::core::{Core, Job};
+use super::proxy;
 use super::route::Found as Routed;
 use crate::clock::Nanos;
-use crate::config::{EngineChoice, Route};
+use crate::config::{EngineChoice, Route, Source};
 use crate::http::chunked::{self, BodySkip, SkipState};
 use crate::http::framing::Framing;
 use crate::http::head::{self, HeadLimits, Method, Parse, RequestHead, Version};
@@ -28,6 +29,7 @@ use crate::http::validator::{self, Precondition};
 use crate::http::{Refusal, Status};
 use crate::ring::TaskId;
 use crate::ring::buffers::RecvLease;
+use crate::ring::completion::Outcome;
 use crate::ring::op::{Op, SharedFd};
 use crate::ring::token::Token;
 use crate::store::file::OpenFile;
@@ -38,12 +40,12 @@ use crate::transfer::drive::{Abort, Flow, Order};
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::Future;
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
-/// Received buffers a connection may hold before its receive is stopped: a pipelining client waits its turn.
-const INBOX_MOST: usize = 8;
 /// How long a closing connection may still send before it is cut.
 const LINGER: Duration = Duration::from_secs(2);
 /// Bodies up to this are copied behind their head into one send; above, a vectored send shares them with the cache.
@@ -82,6 +84,10 @@ pub struct Conn {
     requests: Cell<u64>,
     why: Cell<CloseReason>,
     gone: Cell<bool>,
+    /// The origin is waited for: the client is not to blame, its clock stands still.
+    held: Cell<bool>,
+    /// A task that wants the next input of this connection (a request body on its way to an origin).
+    reader: Cell<Option<TaskId>>,
 }
 
 impl Conn {
@@ -105,7 +111,68 @@ impl Conn {
             requests: Cell::new(0),
             why: Cell::new(CloseReason::Client),
             gone: Cell::new(false),
+            held: Cell::new(false),
+            reader: Cell::new(None),
         }
+    }
+
+    /// Whether it has ended for good.
+    pub fn is_gone(&self) -> bool {
+        self.gone.get()
+    }
+
+    /// Whether its client ran into the send timeout.
+    pub fn is_timed_out(&self) -> bool {
+        self.why.get() == CloseReason::SendTimeout
+    }
+
+    /// Awaits what an origin does; the client's clock stands still meanwhile.
+    pub async fn hold<T>(&self, core: &Core, work: impl Future<Output = T>) -> T {
+        self.held.set(true);
+        let done = work.await;
+        self.held.set(false);
+        self.flow.progressed.set(core.clock().now());
+        self.set_timer(core);
+        done
+    }
+
+    /// The next bytes of input, whatever they are; `None` when none are here.
+    pub fn take_input(&self) -> Option<Vec<u8>> {
+        let mut partial = self.partial.borrow_mut();
+        if !partial.is_empty() {
+            return Some(std::mem::take(&mut *partial));
+        }
+        let lease = self.inbox.borrow_mut().pop_front()?;
+        Some(lease.bytes()[self.used.replace(0)..].to_vec())
+    }
+
+    /// Gives input back that was not used; it comes again first.
+    pub fn return_input(&self, bytes: &[u8]) {
+        let mut partial = self.partial.borrow_mut();
+        partial.splice(0..0, bytes.iter().copied());
+    }
+
+    /// Wakes the task that waits for input, if there is one.
+    pub fn wake_reader(&self, core: &Core) {
+        if let Some(reader) = self.reader.take() {
+            core.ring.wake(reader);
+        }
+    }
+
+    /// Waits for input; false when there will be none.
+    pub async fn input(self: &Rc<Self>, core: &Rc<Core>) -> bool {
+        std::future::poll_fn(|_| {
+            if self.gone.get() || self.buffered() || !self.partial.borrow().is_empty() {
+                return Poll::Ready(!self.gone.get());
+            }
+            if self.eof.get() {
+                return Poll::Ready(false);
+            }
+            self.reader.set(Some(core.current_task()));
+            arm_later(core, self);
+            Poll::Pending
+        })
+        .await
     }
 
     /// Index and generation, as the wheel and the tags carry them.
@@ -137,6 +204,7 @@ impl Conn {
         match self.state.get() {
             ConnState::Reading => self.since.get().after(limits.header_timeout),
             ConnState::Idle => self.since.get().after(limits.keepalive_timeout),
+            ConnState::Writing if self.held.get() => Nanos(u64::MAX),
             ConnState::Writing => self.flow.progressed.get().max(self.since.get()).after(limits.send_timeout),
             ConnState::Closing => self.since.get().after(LINGER),
         }
@@ -147,7 +215,7 @@ impl Conn {
         let deadline = self.deadline(core);
         if deadline < self.timer.get() {
             self.timer.set(deadline);
-            core.wheel.borrow_mut().set(deadline, self.key());
+            core.timers.wheel.borrow_mut().set(deadline, self.key());
         }
     }
 
@@ -222,13 +290,7 @@ pub fn arm_dry(core: &Rc<Core>) {
 }
 
 /// A completion of the receive.
-pub fn received(
-    core: &Rc<Core>,
-    conn: &Rc<Conn>,
-    result: crate::ring::completion::Outcome,
-    buffer: Option<RecvLease>,
-    more: bool,
-) {
+pub fn received(core: &Rc<Core>, conn: &Rc<Conn>, result: Outcome, buffer: Option<RecvLease>, more: bool) {
     if !more {
         conn.recv.set(None);
         conn.paused.set(false);
@@ -251,6 +313,7 @@ pub fn received(
         (Err(errno), _) if errno.is_canceled() && !conn.gone.get() => {}
         (Err(_), _) => conn.eof.set(true),
     }
+    conn.wake_reader(core);
     if conn.task.get().is_some() {
         return;
     }
@@ -272,7 +335,7 @@ fn arm_later(core: &Rc<Core>, conn: &Rc<Conn>) {
 fn take_in(core: &Rc<Core>, conn: &Rc<Conn>, lease: RecvLease) {
     let mut inbox = conn.inbox.borrow_mut();
     inbox.push_back(lease);
-    if inbox.len() >= INBOX_MOST
+    if inbox.len() >= core.config.limits.inbox_buffers
         && !conn.paused.get()
         && let Some(token) = conn.recv.get()
     {
@@ -287,7 +350,7 @@ fn wake(core: &Rc<Core>, conn: &Rc<Conn>) {
     if conn.state.get() == ConnState::Idle {
         conn.enter(core, ConnState::Reading);
     }
-    core.spawn.borrow_mut().push(Rc::clone(conn));
+    core.spawn.borrow_mut().push(Job::Answer(Rc::clone(conn)));
 }
 
 /// The connection's entry in the wheel fired.
@@ -395,6 +458,19 @@ enum Decision {
     Open { route: usize, path: Vec<u8> },
     /// Answer.
     Answer(Answer),
+    /// Ask an origin.
+    Proxy(Box<proxy::Request>),
+}
+
+impl Decision {
+    /// Bytes of the input it answers for.
+    fn used(&self) -> usize {
+        match self {
+            Decision::Answer(answer) => answer.used,
+            Decision::Proxy(request) => request.used,
+            _ => 0,
+        }
+    }
 }
 
 struct Answer {
@@ -439,6 +515,12 @@ pub async fn answer(core: Rc<Core>, conn: Rc<Conn>) {
             }
             Decision::Answer(answer) => {
                 if !respond(&core, &conn, answer).await {
+                    break;
+                }
+            }
+            Decision::Proxy(request) => {
+                // Boxed: what a relay keeps is large, and most tasks never relay.
+                if !Box::pin(proxy::answer(&core, &conn, *request)).await {
                     break;
                 }
             }
@@ -534,27 +616,27 @@ fn decide_next(core: &Rc<Core>, conn: &Conn, found: Option<Found>) -> Decision {
                     inbox.pop_front();
                     conn.used.set(0);
                 }
-                Decision::Answer(answer) => {
-                    let used = conn.used.get() + answer.used;
+                decided @ (Decision::Answer(_) | Decision::Proxy(_)) => {
+                    let used = conn.used.get() + decided.used();
                     if used >= lease.bytes().len() {
                         inbox.pop_front();
                         conn.used.set(0);
                     } else {
                         conn.used.set(used);
                     }
-                    return Decision::Answer(answer);
+                    return decided;
                 }
                 other => return other,
             }
         } else {
             match decide(core, conn, &partial, found.take()) {
                 Decision::Partial => {}
-                Decision::Answer(answer) => {
-                    partial.drain(..answer.used);
+                decided @ (Decision::Answer(_) | Decision::Proxy(_)) => {
+                    partial.drain(..decided.used());
                     if partial.is_empty() {
                         *partial = Vec::new();
                     }
-                    return Decision::Answer(answer);
+                    return decided;
                 }
                 other => return other,
             }
@@ -577,6 +659,17 @@ fn decide(core: &Rc<Core>, conn: &Conn, bytes: &[u8], found: Option<Found>) -> D
         Parse::Refuse(refusal) => return Decision::Refuse(refusal),
         Parse::Request(request, used) => (request, used),
     };
+    let most = core.config.limits.keepalive_requests;
+    let keep = request.keep_alive && !core.draining.get() && (most == 0 || conn.requests.get() + 1 < most);
+    if most != 0 && conn.requests.get() + 1 == most {
+        core.hit(Limit::KeepAliveRequests);
+    }
+    let context = Context { core, request: &request, keep, used };
+    if core.has_origins
+        && let Some(decision) = context.of_origin()
+    {
+        return decision;
+    }
     let limit = core.config.limits.discard_body_bytes;
     let skip = match request.framing {
         Framing::None | Framing::Length(0) => None,
@@ -587,15 +680,7 @@ fn decide(core: &Rc<Core>, conn: &Conn, bytes: &[u8], found: Option<Found>) -> D
     {
         return Decision::Refuse(chunked::BODY_TOO_LONG);
     }
-    let most = core.config.limits.keepalive_requests;
-    let keep = request.keep_alive
-        && !core.draining.get()
-        && !(request.expect_continue && skip.is_some())
-        && (most == 0 || conn.requests.get() + 1 < most);
-    if most != 0 && conn.requests.get() + 1 == most {
-        core.hit(Limit::KeepAliveRequests);
-    }
-    let context = Context { core, request: &request, keep, used };
+    let context = Context { keep: keep && !(request.expect_continue && skip.is_some()), ..context };
     let decision = match request.method {
         Method::Get | Method::Head => {
             let mut scratch = core.paths().borrow_mut();
@@ -631,6 +716,28 @@ impl Context<'_> {
             Method::Get => MethodLabel::Get,
             Method::Head => MethodLabel::Head,
             Method::Known | Method::Unknown => MethodLabel::Other,
+        }
+    }
+
+    /// The decision where the target belongs to a route with origins; `None` where it does not.
+    fn of_origin(&self) -> Option<Decision> {
+        let core = self.core;
+        let mut scratch = core.paths().borrow_mut();
+        // An escaped slash is an ordinary name to many origins; our own files have no such names.
+        let path = target::decode_path_keeping_slashes(self.request.target, &mut scratch).ok()?.path;
+        match core.router.find(self.request.host, path)? {
+            Routed::Route { route, cut } => {
+                let Source::Origin(origin) = &core.config.routes[route].source else { return None };
+                Some(Decision::Proxy(Box::new(proxy::Request::new(
+                    self.request,
+                    self.used,
+                    path,
+                    (route, cut),
+                    self.keep,
+                    origin,
+                ))))
+            }
+            Routed::Redirect { .. } => None,
         }
     }
 
@@ -800,36 +907,44 @@ async fn refuse(core: &Rc<Core>, conn: &Rc<Conn>, refusal: Refusal) {
     }
 }
 
-/// Sends one response; true if the connection goes on.
-async fn respond(core: &Rc<Core>, conn: &Rc<Conn>, answer: Answer) -> bool {
-    let tally = core.tally();
-    let Answer { head, body, status, method, route, keep, skip, .. } = answer;
+/// A response begins; the time is what its histograms count from.
+pub fn begin(core: &Rc<Core>, conn: &Rc<Conn>) -> Nanos {
     conn.flow.progressed.set(core.now());
     conn.enter(core, ConnState::Writing);
     conn.requests.set(conn.requests.get() + 1);
-    *conn.skip.borrow_mut() = skip;
-    tally.requests_in_flight.add(1);
-    let began = core.now();
-    let sent = match body {
-        None => {
-            let (head, sent) = core.mover.send_head(&conn.flow, head, false).await;
-            core.give_head(head);
-            sent
-        }
-        Some(body) => send_body(core, conn, route, head, body).await,
-    };
+    core.tally().requests_in_flight.add(1);
+    core.now()
+}
+
+/// A response has ended one way or the other; true if the connection goes on.
+#[allow(clippy::too_many_arguments)] // each is one fact of the response that ended
+pub fn finish(
+    core: &Rc<Core>,
+    conn: &Rc<Conn>,
+    route: usize,
+    method: MethodLabel,
+    status: Status,
+    keep: bool,
+    began: Nanos,
+    sent: Result<(), Abort>,
+) -> bool {
+    let tally = core.tally();
     tally.requests_in_flight.sub(1);
     count_request(core, route, method, status);
     let routes = &tally.routes[row(core, route)];
     let took = core.now().since(began).as_nanos() as u64;
     routes.transfer.record(took);
     if let Err(Abort(reason)) = sent {
-        let reason = if conn.why.get() == CloseReason::SendTimeout { AbortReason::SendTimeout } else { reason };
+        let reason = if conn.is_timed_out() { AbortReason::SendTimeout } else { reason };
         routes.aborted[reason as usize].add(1);
         match reason {
             AbortReason::ClientReset => conn.why.set(CloseReason::Client),
             AbortReason::SendTimeout => {}
             _ => conn.why.set(CloseReason::Error),
+        }
+        if reason == AbortReason::Upstream {
+            // A body that ends with the connection must not look whole to a client of HTTP/1.0.
+            socket::reset_on_close(conn.flow.socket.as_fd());
         }
         close(core, conn);
         return false;
@@ -842,6 +957,51 @@ async fn respond(core: &Rc<Core>, conn: &Rc<Conn>, answer: Answer) -> bool {
         linger(core, conn);
     }
     false
+}
+
+/// The first byte of a response is out.
+pub fn first_byte(core: &Core, route: usize, began: Nanos) {
+    core.tally().routes[row(core, route)].ttfb.record(core.clock().now().since(began).as_nanos() as u64);
+}
+
+/// Sends one response; true if the connection goes on.
+async fn respond(core: &Rc<Core>, conn: &Rc<Conn>, answer: Answer) -> bool {
+    let Answer { head, body, status, method, route, keep, skip, .. } = answer;
+    let began = begin(core, conn);
+    *conn.skip.borrow_mut() = skip;
+    let sent = match body {
+        None => {
+            let (head, sent) = core.mover.send_head(&conn.flow, head, false).await;
+            core.give_head(head);
+            sent
+        }
+        Some(body) => send_body(core, conn, route, head, body).await,
+    };
+    finish(core, conn, route, method, status, keep, began, sent)
+}
+
+/// Sends a head of `head` bytes with its body behind it, all by one send.
+pub async fn send_whole(core: &Rc<Core>, conn: &Rc<Conn>, bytes: Vec<u8>, head: usize) -> Result<(), Abort> {
+    let whole = bytes.len();
+    let done = core.ring.submit(Op::Send { socket: Rc::clone(&conn.flow.socket), bytes, more: false }).await;
+    if let Some(Op::Send { bytes, .. }) = done.op {
+        core.give_head(bytes);
+    }
+    sent(core, conn, done.result, head as u64, whole as u64)
+}
+
+/// Counts what a send of head and body came to.
+fn sent(core: &Core, conn: &Conn, result: Outcome, head: u64, whole: u64) -> Result<(), Abort> {
+    let taken = result.map(u64::from).unwrap_or(0);
+    core.tally().head_bytes.add(taken.min(head));
+    core.tally().body_bytes[Engine::Send as usize].add(taken.saturating_sub(head));
+    conn.flow.progressed.set(core.now());
+    match result {
+        Ok(_) if taken == whole => Ok(()),
+        Ok(_) => Err(Abort(AbortReason::ClientReset)),
+        Err(errno) if errno.is_gone() || errno.is_canceled() => Err(Abort(AbortReason::ClientReset)),
+        Err(_) => Err(Abort(AbortReason::SendError)),
+    }
 }
 
 /// Sends head and body: from the content cache in one send, or by the mover.
@@ -914,14 +1074,5 @@ async fn send_content(core: &Rc<Core>, conn: &Rc<Conn>, head: Vec<u8>, content: 
         }
         _ => {}
     }
-    let taken = done.result.map(u64::from).unwrap_or(0);
-    core.tally().head_bytes.add(taken.min(head_len));
-    core.tally().body_bytes[Engine::Send as usize].add(taken.saturating_sub(head_len));
-    conn.flow.progressed.set(core.now());
-    match done.result {
-        Ok(_) if taken == whole => Ok(()),
-        Ok(_) => Err(Abort(AbortReason::ClientReset)),
-        Err(errno) if errno.is_gone() || errno.is_canceled() => Err(Abort(AbortReason::ClientReset)),
-        Err(_) => Err(Abort(AbortReason::SendError)),
-    }
+    sent(core, conn, done.result, head_len, whole)
 }

@@ -8,12 +8,16 @@ use crate::http::date;
 use crate::ring::op::Frame;
 use crate::ring::{Ring, TaskId};
 use crate::shard::ShardPublic;
-use crate::shard::timer::Wheel;
+use crate::shard::patience::Timers;
 use crate::store::Store;
 use crate::telemetry::tally::{ConnState, Limit, Tally};
 use crate::transfer::drive::Mover;
+use crate::upstream::exchange::Upstream;
+use crate::upstream::origin::Origin;
 use slab::Slab;
 use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -21,6 +25,20 @@ use std::sync::Arc;
 const SPARE_HEADS: usize = 512;
 /// A head that grew larger than this is freed rather than kept.
 const HEAD_KEPT: usize = 16 << 10;
+
+/// Work for a task.
+pub enum Job {
+    /// A connection has input.
+    Answer(Rc<Conn>),
+    /// Something that outlives or accompanies an answer: a fill, a request body.
+    Other(Pin<Box<dyn Future<Output = ()>>>),
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if matches!(self, Job::Answer(_)) { "Answer" } else { "Other" })
+    }
+}
 
 /// One core.
 #[derive(Debug)]
@@ -40,13 +58,17 @@ pub struct Core {
     /// Connections by index; a key carries the generation too.
     pub conns: RefCell<Slab<Rc<Conn>>>,
     /// Deadlines.
-    pub wheel: RefCell<Wheel>,
+    pub timers: Rc<Timers>,
     /// Accept nothing, close after each response.
     pub draining: Cell<bool>,
     /// Connections whose receive ran out of provided buffers.
     pub dry: RefCell<Vec<Rc<Conn>>>,
-    /// Connections that have input and no task yet; the worker spawns one for each.
-    pub spawn: RefCell<Vec<Rc<Conn>>>,
+    /// What the worker is to make a task for.
+    pub spawn: RefCell<Vec<Job>>,
+    /// The way to origins.
+    pub upstream: Upstream,
+    /// Whether any route has origins.
+    pub has_origins: bool,
     generation: Cell<u32>,
     clock: Clock,
     now: Cell<Nanos>,
@@ -67,11 +89,18 @@ impl Core {
         ring: Rc<Ring>,
         store: Store,
         mover: Mover,
+        origins: &[Vec<Arc<Origin>>],
         clock: Clock,
     ) -> Self {
         let router = Router::new(&config.routes);
         let now = clock.now();
+        let timers = Timers::new(Rc::clone(&ring), clock);
+        let tally = Arc::clone(&public.tally);
+        let (own, stock) = (Rc::clone(&ring), Rc::clone(mover.stock()));
+        let upstream = Upstream::new(own, Rc::clone(&timers), stock, Arc::clone(&config), origins, tally);
         let core = Self {
+            has_origins: origins.iter().any(|origins| !origins.is_empty()),
+            upstream,
             config,
             public,
             ring,
@@ -79,7 +108,7 @@ impl Core {
             mover,
             router,
             conns: RefCell::default(),
-            wheel: RefCell::new(Wheel::new(now)),
+            timers,
             draining: Cell::new(false),
             dry: RefCell::default(),
             spawn: RefCell::default(),
@@ -189,6 +218,11 @@ impl Core {
         let generation = self.generation.get().wrapping_add(1) & 0x00ff_ffff;
         self.generation.set(generation);
         generation
+    }
+
+    /// Gives work a task of its own.
+    pub fn spawn(&self, work: impl Future<Output = ()> + 'static) {
+        self.spawn.borrow_mut().push(Job::Other(Box::pin(work)));
     }
 
     /// The task polled now.

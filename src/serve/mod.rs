@@ -2,11 +2,13 @@
 
 pub mod connection;
 pub mod core;
+pub mod proxy;
+pub mod relay;
 pub mod route;
 pub mod worker;
 
 use crate::clock::Clock;
-use crate::config::{Config, EngineChoice, LogFormat, Source};
+use crate::config::{AdminAddress, Config, EngineChoice, LogFormat, Source};
 use crate::control;
 use crate::error::{Error, Kind, Result};
 use crate::shard::ShardPublic;
@@ -15,6 +17,7 @@ use crate::sys::probe::{self, Capabilities, SplicePages};
 use crate::sys::socket::{self, Listen};
 use crate::sys::{self};
 use crate::telemetry::tally::Tally;
+use crate::upstream::origin::{Origin, Watch, Watched};
 use std::ffi::CString;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -44,9 +47,11 @@ pub fn run(config: Config) -> Result<()> {
     check_forced(&config, &capabilities)?;
     let roots = open_roots(&config)?;
     let (addresses, mut listeners) = bind(&config)?;
-    let admin = config.admin.map(bind_admin).transpose()?;
-    let admin_address = admin.as_ref().and_then(|listener| listener.local_addr().ok());
+    let admin = config.admin.as_ref().map(bind_admin).transpose()?;
+    let admin_address = admin.as_ref().map(control::AdminListener::describe);
 
+    let origins: Vec<Vec<Arc<Origin>>> = config.routes.iter().map(origins_of).collect();
+    let origin_count = origins.iter().map(Vec::len).sum();
     let shards: Arc<[Arc<ShardPublic>]> = config
         .cores
         .iter()
@@ -59,7 +64,7 @@ pub fn run(config: Config) -> Result<()> {
                 tid: AtomicI32::new(0),
                 ready: AtomicBool::new(false),
                 ended: AtomicBool::new(false),
-                tally: Arc::new(Tally::new(config.routes.len())),
+                tally: Arc::new(Tally::with_origins(config.routes.len(), origin_count)),
                 mailbox: Mailbox::new(event),
             }))
         })
@@ -67,6 +72,8 @@ pub fn run(config: Config) -> Result<()> {
 
     let lockable = lockable(config.cores.len());
     let clock = Clock::start();
+    let (_watch, unknown) = watch(&config, &origins, clock)?;
+    warnings.extend(unknown.into_iter().map(|text| ("origin", text)));
     let (tell, told) = mpsc::channel();
     let mut threads = Vec::new();
     for (public, listeners) in shards.iter().zip(listeners.drain(..)) {
@@ -76,6 +83,7 @@ pub fn run(config: Config) -> Result<()> {
             public: Arc::clone(public),
             listeners,
             roots: roots.clone(),
+            origins: origins.clone(),
             clock,
             lockable,
         };
@@ -128,7 +136,9 @@ pub fn run(config: Config) -> Result<()> {
     for (kind, text) in &warnings {
         tracing::warn!(kind, "{text}");
     }
+    let seen = origins.clone();
     let control = control::spawn(control::Control {
+        origins: control::Health(Box::new(move |now| health(&seen, now))),
         admin,
         shards: Arc::clone(&shards),
         config: Arc::clone(&config),
@@ -136,6 +146,7 @@ pub fn run(config: Config) -> Result<()> {
         drain_timeout: config.drain_timeout,
         warnings: warnings.iter().map(|(kind, _)| *kind).collect(),
         tight: lockable.is_some_and(|bytes| bytes < worker::TIGHT),
+        clock,
     })
     .inspect_err(|_| stop(&shards))?;
 
@@ -157,6 +168,37 @@ pub fn run(config: Config) -> Result<()> {
         Some(error) => Err(error),
         None => Ok(()),
     }
+}
+
+/// Name and health of every origin, in the order of the tallies' rows.
+fn health(origins: &[Vec<Arc<Origin>>], now: crate::clock::Nanos) -> Vec<(String, bool)> {
+    origins.iter().flatten().map(|origin| (origin.name.clone(), origin.is_up(now))).collect()
+}
+
+fn origins_of(route: &crate::config::Route) -> Vec<Arc<Origin>> {
+    match &route.source {
+        Source::Origin(origin) => origin.origins.iter().map(|url| Arc::new(Origin::new(url.clone()))).collect(),
+        Source::Directory(_) => Vec::new(),
+    }
+}
+
+/// Starts the thread that looks origins up and checks them; `None` where there are none.
+fn watch(config: &Config, origins: &[Vec<Arc<Origin>>], clock: Clock) -> Result<(Option<Watch>, Vec<String>)> {
+    let watched: Vec<Watched> = config
+        .routes
+        .iter()
+        .zip(origins)
+        .filter_map(|(route, origins)| match &route.source {
+            Source::Origin(route) => Some(Watched { origins: origins.clone(), route: (**route).clone() }),
+            Source::Directory(_) => None,
+        })
+        .collect();
+    if watched.is_empty() {
+        return Ok((None, Vec::new()));
+    }
+    let (watch, unknown) = Watch::start(watched, config.limits.origin_resolve, clock)
+        .map_err(|error| Error::os("start the thread that watches origins", &error))?;
+    Ok((Some(watch), unknown))
 }
 
 /// Bytes each core may register, so that the first does not take all; `None` with CAP_IPC_LOCK or without a limit.
@@ -227,6 +269,8 @@ fn open_roots(config: &Config) -> Result<Vec<Arc<OwnedFd>>> {
         .iter()
         .map(|route| match &route.source {
             Source::Directory(path) => open(path),
+            // Nothing is opened under it: its names go to the origin.
+            Source::Origin(_) => open(std::path::Path::new("/")),
         })
         .collect()
 }
@@ -288,10 +332,14 @@ fn explain_listen(address: SocketAddr, step: &str, error: &std::io::Error, conge
     }
 }
 
-fn bind_admin(address: SocketAddr) -> Result<TcpListener> {
+fn bind_admin(address: &AdminAddress) -> Result<control::AdminListener> {
+    let address = match address {
+        AdminAddress::Tcp(address) => *address,
+        AdminAddress::Unix(path) => return control::AdminListener::unix(path),
+    };
     let want = Listen { address, backlog: 128, congestion: None, notsent_lowat: 0, reuse_port: false };
     match socket::listen(&want) {
-        Ok((fd, _)) => Ok(TcpListener::from(fd)),
+        Ok((fd, _)) => Ok(control::AdminListener::Tcp(TcpListener::from(fd))),
         Err(failed) => {
             let error = explain_listen(address, failed.step, &failed.error, None);
             Err(Error::new(
@@ -307,13 +355,13 @@ fn bind_admin(address: SocketAddr) -> Result<TcpListener> {
 fn announce(
     config: &Config,
     addresses: &[SocketAddr],
-    admin: Option<SocketAddr>,
+    admin: Option<String>,
     capabilities: &Capabilities,
     ring: &worker::RingFeatures,
 ) {
     let list = |numbers: &[usize]| numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let listening: Vec<String> = addresses.iter().map(|address| format!("http://{address}")).collect();
-    let admin = admin.map_or_else(|| "off".to_owned(), |address| format!("http://{address}"));
+    let admin = admin.unwrap_or_else(|| "off".to_owned());
     let pages = match capabilities.splice_pages {
         SplicePages::Shares => "shares",
         SplicePages::Copies => "copies",

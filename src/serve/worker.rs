@@ -4,7 +4,7 @@
 //! a bounded time, fire timers, enter the ring once. Nothing is acted on inside the reap.
 
 use super::connection::{self, Conn, TAG_CONN};
-use super::core::Core;
+use super::core::{Core, Job};
 use crate::clock::{Clock, Nanos};
 use crate::config::Config;
 use crate::error::{Error, Kind, Result};
@@ -17,11 +17,13 @@ use crate::ring::{Event, Ring, TaskId};
 use crate::shard::ShardPublic;
 use crate::shard::exec::Exec;
 use crate::shard::mailbox::Order;
+use crate::shard::patience::TASK_KEY;
 use crate::store::{Root, Store};
 use crate::sys::probe::{self, Capabilities};
 use crate::sys::{self, affinity, socket};
 use crate::telemetry::tally::{Limit, RejectReason};
 use crate::transfer::drive::Mover;
+use crate::upstream::origin::Origin;
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -39,6 +41,8 @@ const WAIT_MOST: Duration = Duration::from_secs(1);
 /// Every connection needs a receive and may need one more operation; the rest is for opens, accepts and cancels.
 const OPS_SPARE: usize = 1024;
 
+/// Idle connections to origins are looked through so often.
+const EXPIRE_EVERY: Duration = Duration::from_secs(1);
 /// A core that may register less than this makes its queues small.
 pub const TIGHT: usize = 1 << 20;
 
@@ -117,6 +121,8 @@ pub struct Worker {
     pub listeners: Vec<OwnedFd>,
     /// One directory per route, shared by all cores.
     pub roots: Vec<Arc<OwnedFd>>,
+    /// Per route, its origins, shared by all cores.
+    pub origins: Vec<Vec<Arc<Origin>>>,
     /// The process's clock.
     pub clock: Clock,
     /// Bytes this core may register; `None` is any number.
@@ -202,7 +208,7 @@ impl Worker {
             tally,
             self.clock,
         );
-        let core = Rc::new(Core::new(self.config, self.public, ring, store, mover, self.clock));
+        let core = Rc::new(Core::new(self.config, self.public, ring, store, mover, &self.origins, self.clock));
         let listeners = self.listeners.into_iter().map(Rc::new).collect();
         turn_until_stopped(core, listeners, || {
             // The starter may have given up already; then a stop is on its way.
@@ -305,6 +311,14 @@ impl Doors {
     }
 }
 
+/// The one kind of task.
+async fn work(core: Rc<Core>, job: Job) {
+    match job {
+        Job::Answer(conn) => connection::answer(core, conn).await,
+        Job::Other(work) => work.await,
+    }
+}
+
 fn turn_until_stopped(core: Rc<Core>, listeners: Vec<SharedFd>, ready: impl FnOnce()) -> Result<()> {
     let accepts = listeners.iter().map(|_| Cell::new(None)).collect();
     let mut doors = Doors { listeners, accepts, pause_until: Cell::new(None) };
@@ -321,12 +335,15 @@ fn turn_until_stopped(core: Rc<Core>, listeners: Vec<SharedFd>, ready: impl FnOn
     ready();
 
     let mut exec = Exec::default();
-    let spawn = |exec: &mut Exec<_>, conn: Rc<Conn>| {
-        if conn.task().is_none() {
+    let spawn = |exec: &mut Exec<_>, job: Job| {
+        if let Job::Answer(conn) = &job {
+            if conn.task().is_some() {
+                return;
+            }
             conn.set_task(exec.next_id());
-            let id = exec.spawn(connection::answer(Rc::clone(&core), conn));
-            core.ring.wake(id);
         }
+        let id = exec.spawn(work(Rc::clone(&core), job));
+        core.ring.wake(id);
     };
     let run = |exec: &mut Exec<_>, id: TaskId| {
         core.ring.set_current(id);
@@ -335,6 +352,7 @@ fn turn_until_stopped(core: Rc<Core>, listeners: Vec<SharedFd>, ready: impl FnOn
     let turn_time = core.config.limits.turn_time;
     let mut order = Order::Run;
     let mut slept_from;
+    let mut expired = core.now();
     loop {
         let now = core.tick();
         core.ring.reap();
@@ -350,6 +368,7 @@ fn turn_until_stopped(core: Rc<Core>, listeners: Vec<SharedFd>, ready: impl FnOn
                     TAG_ACCEPT => doors.accepted(&core, (tag & 0xffff) as usize, result, more),
                     _ => {
                         core.public.mailbox.clear();
+                        core.public.mailbox.woken(|task| core.ring.wake(task));
                         watched = more || watch(&core);
                     }
                 },
@@ -377,8 +396,8 @@ fn turn_until_stopped(core: Rc<Core>, listeners: Vec<SharedFd>, ready: impl FnOn
         loop {
             let fresh = core.spawn.take();
             let any = !fresh.is_empty();
-            for conn in fresh {
-                spawn(&mut exec, conn);
+            for job in fresh {
+                spawn(&mut exec, job);
             }
             while let Some(id) = core.ring.next_ready() {
                 run(&mut exec, id);
@@ -398,14 +417,16 @@ fn turn_until_stopped(core: Rc<Core>, listeners: Vec<SharedFd>, ready: impl FnOn
                 }
             }
         }
-        core.mover.wake_starved();
+        core.mover.stock().wake_starved();
         connection::arm_dry(&core);
 
         let after = core.clock().now();
         let mut fired = Vec::new();
-        core.wheel.borrow_mut().expire(now, |at, key| fired.push((at, key)));
+        core.timers.wheel.borrow_mut().expire(now, |at, key| fired.push((at, key)));
         for (at, key) in fired {
-            if let Some(conn) = find(&core, key) {
+            if key & TASK_KEY != 0 {
+                core.ring.wake(TaskId(key as u32));
+            } else if let Some(conn) = find(&core, key) {
                 connection::timer_fired(&core, &conn, at);
             }
         }
@@ -416,13 +437,18 @@ fn turn_until_stopped(core: Rc<Core>, listeners: Vec<SharedFd>, ready: impl FnOn
             doors.open(&core);
         }
 
+        if core.has_origins && now.since(expired) >= EXPIRE_EVERY {
+            expired = now;
+            core.upstream.expire();
+        }
+
         let tally = core.tally();
         let busy = after.since(now).as_nanos() as u64;
         tally.loop_busy_ns.add(busy);
         tally.loop_turn.record(busy);
         let work = core.ring.has_ready() || core.mover.has_bulk() || !core.spawn.borrow().is_empty();
         let wait = (!work).then(|| {
-            let timer = core.wheel.borrow().next(now).unwrap_or(WAIT_MOST);
+            let timer = core.timers.wheel.borrow().next(now).unwrap_or(WAIT_MOST);
             let pause = doors.pause_until.get().map_or(WAIT_MOST, |until| until.since(now));
             timer.min(pause).min(WAIT_MOST)
         });

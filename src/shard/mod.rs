@@ -5,6 +5,8 @@
 
 pub mod exec;
 pub mod mailbox;
+pub mod patience;
+pub mod stock;
 pub mod timer;
 
 use crate::telemetry::tally::Tally;

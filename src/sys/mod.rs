@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 pub mod affinity;
+pub mod disk;
 pub mod memory;
 pub mod probe;
 pub mod socket;
@@ -94,6 +95,18 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], more: bool) -> io::Result<usiz
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
     // SAFETY: the slice is live for the call.
     check_size(unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) })
+}
+
+/// recv(2) that never waits: bytes, zero at the end of the stream, or EAGAIN.
+pub fn receive(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the slice is live and exclusively borrowed for the call.
+    check_size(unsafe { libc::recv(socket.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) })
+}
+
+/// read(2): takes bytes back out of a pipe.
+pub fn read(from: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: as above.
+    check_size(unsafe { libc::read(from.as_raw_fd(), into.as_mut_ptr().cast(), into.len()) })
 }
 
 /// preadv2(2) with RWF_NOWAIT: bytes that are in the page cache now, or EAGAIN.

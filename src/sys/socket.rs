@@ -58,6 +58,25 @@ pub fn listen(want: &Listen<'_>) -> Result<(OwnedFd, SocketAddr), ListenError> {
     Ok((OwnedFd::from(socket), bound))
 }
 
+/// A TCP socket to connect with: non-blocking, close-on-exec, TCP_NODELAY, and TCP_CONGESTION where one is named.
+pub fn stream(to: SocketAddr, congestion: Option<&str>) -> io::Result<OwnedFd> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    socket.set_tcp_nodelay(true)?;
+    if let Some(name) = congestion {
+        socket.set_tcp_congestion(name.as_bytes())?;
+    }
+    Ok(OwnedFd::from(socket))
+}
+
+/// Whether a kept connection is still good for a request: open, and silent since its last response (recv(2), MSG_PEEK).
+pub fn is_quiet(socket: BorrowedFd<'_>) -> bool {
+    let mut byte = 0u8;
+    // SAFETY: one live byte is written at most.
+    let got = unsafe { libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
+    got < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
+}
+
 fn set_int(fd: RawFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
     // SAFETY: one int is read by the kernel during the call.
     let result = unsafe {

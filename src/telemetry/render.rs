@@ -29,6 +29,10 @@ pub struct View<'a> {
     pub draining: bool,
     /// Drains that ran into their deadline.
     pub drain_timeouts: u64,
+    /// Name and health of every origin, in the order of the tallies' rows.
+    pub origins: &'a [(String, bool)],
+    /// The cache's own counts, where there is one.
+    pub cache: Option<&'a CacheCounts>,
     /// Seconds that parts of this scrape took.
     pub collectors: &'a [(&'static str, f64)],
 }
@@ -112,6 +116,8 @@ pub fn render(view: &View<'_>) -> String {
     connections(&mut text, view);
     http(&mut text, view);
     files(&mut text, view);
+    upstream(&mut text, view);
+    cache(&mut text, view);
     process(&mut text, view);
     text.0
 }
@@ -132,6 +138,94 @@ fn identity(text: &mut Text, view: &View<'_>) {
         text.line(names::CORE_INFO.name, "", &[(labels[0].0, &labels[0].1), (labels[1].0, &labels[1].1)], 1);
     }
     text.one(&names::MEMLOCK_LIMIT, view.sample.process.memlock.map_or(-1, |bytes| bytes as i64));
+}
+
+/// One line per origin, all cores together.
+fn per_origin(text: &mut Text, view: &View<'_>, family: &Family, read: impl Fn(&OriginTally) -> u64) {
+    text.family(family);
+    for (at, (name, _)) in view.origins.iter().enumerate() {
+        let sum: u64 = view.shards.iter().filter_map(|shard| shard.tally.origins.get(at)).map(&read).sum();
+        text.line(family.name, "", &[("upstream", name)], sum);
+    }
+}
+
+/// One line per origin and label value, all cores together.
+fn per_origin_by(
+    text: &mut Text,
+    view: &View<'_>,
+    family: &Family,
+    label: &str,
+    values: &[&str],
+    read: impl Fn(&OriginTally, usize) -> u64,
+) {
+    text.family(family);
+    for (at, (name, _)) in view.origins.iter().enumerate() {
+        for (value, word) in values.iter().enumerate() {
+            let rows = view.shards.iter().filter_map(|shard| shard.tally.origins.get(at));
+            let sum: u64 = rows.map(|row| read(row, value)).sum();
+            text.line(family.name, "", &[("upstream", name), (label, word)], sum);
+        }
+    }
+}
+
+fn upstream(text: &mut Text, view: &View<'_>) {
+    per_origin_by(text, view, &names::UPSTREAM_CONNECTIONS, "state", &["idle", "busy", "connecting"], |row, at| {
+        [&row.idle, &row.busy, &row.connecting][at].get()
+    });
+    let results = labels(ConnectResult::ALL, ConnectResult::label);
+    per_origin_by(text, view, &names::UPSTREAM_CONNECTS, "result", &results, |row, at| row.connects[at].get());
+    per_origin(text, view, &names::UPSTREAM_REUSES, |row| row.reuses.get());
+    let codes = labels(UpstreamCode::ALL, UpstreamCode::label);
+    per_origin_by(text, view, &names::UPSTREAM_REQUESTS, "code", &codes, |row, at| row.requests[at].get());
+    let reasons = labels(UpstreamError::ALL, UpstreamError::label);
+    per_origin_by(text, view, &names::UPSTREAM_ERRORS, "reason", &reasons, |row, at| row.errors[at].get());
+    per_origin(text, view, &names::UPSTREAM_RETRIES, |row| row.retries.get());
+    for (family, read) in [
+        (&names::UPSTREAM_TTFB, (|row| &row.ttfb) as fn(&OriginTally) -> &Buckets<17>),
+        (&names::UPSTREAM_POOL_WAIT, |row| &row.pool_wait),
+    ] {
+        text.family(family);
+        for (at, (name, _)) in view.origins.iter().enumerate() {
+            let rows = view.shards.iter().filter_map(|shard| shard.tally.origins.get(at)).map(read);
+            text.histogram(family, &[("upstream", name)], rows, 1e9);
+        }
+    }
+    per_origin(text, view, &names::UPSTREAM_RECEIVED, |row| row.received.get());
+    text.family(&names::UPSTREAM_HEALTHY);
+    for (name, healthy) in view.origins {
+        text.line(names::UPSTREAM_HEALTHY.name, "", &[("upstream", name), ("peer", name)], u8::from(*healthy));
+    }
+}
+
+fn cache(text: &mut Text, view: &View<'_>) {
+    let results = labels(CacheResult::ALL, CacheResult::label);
+    per_core_by(text, view, &names::CACHE_REQUESTS, "result", &results, |shard, at| {
+        shard.tally.cache_requests[at].get()
+    });
+    per_core_by(text, view, &names::CACHE_SERVED, "result", &results, |shard, at| shard.tally.cache_served[at].get());
+    per_core(text, view, &names::CACHE_FILL_BYTES, |shard| shard.tally.cache_fill_bytes.get());
+    let results = labels(FillResult::ALL, FillResult::label);
+    per_core_by(text, view, &names::CACHE_FILLS, "result", &results, |shard, at| shard.tally.cache_fills[at].get());
+    per_core(text, view, &names::CACHE_IN_FLIGHT, |shard| shard.tally.cache_fills_in_flight.get());
+    per_core(text, view, &names::CACHE_WAITERS, |shard| shard.tally.cache_waiters.get());
+    let none = CacheCounts::default();
+    let counts = view.cache.unwrap_or(&none);
+    let read = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+    text.one(&names::CACHE_SIZE, read(&counts.size_bytes));
+    text.one(&names::CACHE_CAPACITY, read(&counts.capacity_bytes));
+    text.one(&names::CACHE_OBJECTS, read(&counts.objects));
+    text.family(&names::CACHE_EVICTIONS);
+    for reason in Eviction::ALL {
+        let count = read(&counts.evictions[*reason as usize]);
+        text.line(names::CACHE_EVICTIONS.name, "", &[("reason", reason.label())], count);
+    }
+    text.family(&names::CACHE_STORE_FAILURES);
+    for reason in StoreFailure::ALL {
+        let count = read(&counts.store_failures[*reason as usize]);
+        text.line(names::CACHE_STORE_FAILURES.name, "", &[("reason", reason.label())], count);
+    }
+    text.one(&names::CACHE_VERIFIED, read(&counts.verified));
+    text.one(&names::CACHE_VERIFY_FAILURES, read(&counts.verify_failures));
 }
 
 /// One line per core.
@@ -443,7 +537,7 @@ mod tests {
                     tid: AtomicI32::new(0),
                     ready: AtomicBool::new(true),
                     ended: AtomicBool::new(false),
-                    tally: Arc::new(Tally::new(1)),
+                    tally: Arc::new(Tally::with_origins(1, 1)),
                     mailbox: Mailbox::new(crate::sys::eventfd().expect("eventfd")),
                 })
             })
@@ -460,6 +554,8 @@ mod tests {
             ready: true,
             draining: false,
             drain_timeouts: 3,
+            origins: &[("a:1".to_owned(), true)],
+            cache: None,
             collectors: &[("proc", 0.1)],
         })
     }

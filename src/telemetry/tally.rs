@@ -165,7 +165,7 @@ label!(/// Request methods, folded.
 label!(/// Classes of status codes.
     CodeClass { C1 = "1xx", C2 = "2xx", C3 = "3xx", C4 = "4xx", C5 = "5xx" });
 label!(/// Why a body was cut short after its status line.
-    AbortReason { ClientReset = "client_reset", SendTimeout = "send_timeout", FileShrank = "file_shrank", FileChanged = "file_changed", ReadError = "read_error", SendError = "send_error", Drain = "drain" });
+    AbortReason { ClientReset = "client_reset", SendTimeout = "send_timeout", FileShrank = "file_shrank", FileChanged = "file_changed", ReadError = "read_error", SendError = "send_error", Drain = "drain", Upstream = "upstream" });
 label!(/// Kinds of range requests.
     RangeKind { Single = "single", Multi = "multi", Unsatisfiable = "unsatisfiable" });
 label!(/// Stages of a splice.
@@ -179,10 +179,26 @@ label!(/// Why one engine was left for another.
 label!(/// Negative completions by errno, bounded.
     RingErrno { Again = "EAGAIN", Canceled = "ECANCELED", Pipe = "EPIPE", ConnReset = "ECONNRESET", NoBufs = "ENOBUFS", Time = "ETIME", NoMem = "ENOMEM", Mfile = "EMFILE", Noent = "ENOENT", Xdev = "EXDEV", Inval = "EINVAL", Already = "EALREADY", Other = "other" });
 label!(/// Named limits, counted when they were hit.
-    Limit { Connections = "connections_per_core", HeadBytes = "head_bytes", HeaderCount = "header_count", TargetBytes = "target_bytes", BodyBytes = "discard_body_bytes", HeaderTimeout = "header_timeout", KeepAliveTimeout = "keepalive_timeout", SendTimeout = "send_timeout", Ops = "ops_per_core", RecvBuffers = "recv_buffers_per_core", Arena = "arena_bytes_per_core", Pipes = "pipes_per_core", OpenFiles = "open_files_per_core", ContentCache = "content_cache_bytes", ContentObject = "content_object_bytes", TurnBytes = "turn_bytes", TurnTime = "turn_time", KeepAliveRequests = "keepalive_requests", Inbox = "inbox_bytes", DrainTimeout = "drain_timeout" });
+    Limit { Connections = "connections_per_core", HeadBytes = "head_bytes", HeaderCount = "header_count", TargetBytes = "target_bytes", BodyBytes = "discard_body_bytes", HeaderTimeout = "header_timeout", KeepAliveTimeout = "keepalive_timeout", SendTimeout = "send_timeout", Ops = "ops_per_core", RecvBuffers = "recv_buffers_per_core", Arena = "arena_bytes_per_core", Pipes = "pipes_per_core", OpenFiles = "open_files_per_core", ContentCache = "content_cache_bytes", ContentObject = "content_object_bytes", TurnBytes = "turn_bytes", TurnTime = "turn_time", KeepAliveRequests = "keepalive_requests", Inbox = "inbox_buffers", DrainTimeout = "drain_timeout", OriginConnections = "origin_connections_per_core", OriginQueue = "origin_queue", OriginQueueTimeout = "origin_queue_timeout", OriginConnectTimeout = "origin_connect_timeout", OriginFirstByteTimeout = "origin_first_byte_timeout", OriginProgressTimeout = "origin_progress_timeout", OriginRetries = "origin_retries", OriginHeadBytes = "origin_head_bytes", CacheObjectBytes = "cache_object_bytes", CacheBytes = "cache_bytes", CacheObjects = "cache_objects", CacheFreeBytes = "cache_free_bytes" });
+label!(/// How a connect to an origin ended.
+    ConnectResult { Ok = "ok", Timeout = "timeout", Refused = "refused", Error = "error" });
+label!(/// Why an exchange with an origin failed.
+    UpstreamError { Connect = "connect", Timeout = "timeout", Reset = "reset", ShortBody = "short_body", Protocol = "protocol", Auth = "auth", Queue = "queue" });
+label!(/// Classes of an origin's status codes.
+    UpstreamCode { C1 = "1xx", C2 = "2xx", C3 = "3xx", C4 = "4xx", C5 = "5xx", None = "none" });
+label!(/// What the cache did for a request.
+    CacheResult { Hit = "hit", Miss = "miss", Stale = "stale", Revalidated = "revalidated", Bypass = "bypass", Coalesced = "coalesced", Error = "error" });
+label!(/// How a fill ended.
+    FillResult { Ok = "ok", Aborted = "aborted", TooLarge = "too_large", Error = "error" });
+label!(/// Why an object left the cache.
+    Eviction { Capacity = "capacity", Expired = "expired", Purge = "purge", Changed = "changed", Broken = "broken" });
+label!(/// Why bytes were served and not stored.
+    StoreFailure { NoSpace = "enospc", Io = "eio", LowSpace = "low_space", Journal = "journal", Other = "other" });
 
 /// Routes beyond this many share the last row of the per-route cells.
 pub const ROUTES_MAX: usize = 32;
+/// Origins beyond this many share the last row of the per-origin cells.
+pub const ORIGINS_MAX: usize = 64;
 /// Listeners beyond this many share the last cell.
 pub const LISTENERS_MAX: usize = 16;
 
@@ -210,6 +226,71 @@ impl Default for RouteTally {
             ttfb: Buckets::new(&TTFB_NS),
             transfer: Buckets::new(&TRANSFER_NS),
         }
+    }
+}
+
+/// One row per origin.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub struct OriginTally {
+    pub connects: [Cell; ConnectResult::ALL.len()],
+    /// Requests on a kept connection.
+    pub reuses: Cell,
+    pub requests: [Cell; UpstreamCode::ALL.len()],
+    pub errors: [Cell; UpstreamError::ALL.len()],
+    pub retries: Cell,
+    /// Request sent to first byte.
+    pub ttfb: Buckets<17>,
+    /// Time in the queue for a connection.
+    pub pool_wait: Buckets<17>,
+    /// Body bytes received.
+    pub received: Cell,
+    pub idle: Cell,
+    pub busy: Cell,
+    pub connecting: Cell,
+}
+
+impl Default for OriginTally {
+    fn default() -> Self {
+        Self {
+            connects: Default::default(),
+            reuses: Default::default(),
+            requests: Default::default(),
+            errors: Default::default(),
+            retries: Default::default(),
+            ttfb: Buckets::new(&TTFB_NS),
+            pool_wait: Buckets::new(&TTFB_NS),
+            received: Default::default(),
+            idle: Default::default(),
+            busy: Default::default(),
+            connecting: Default::default(),
+        }
+    }
+}
+
+/// What the cache counts for the whole process: slow-path events only, so any thread may add.
+#[derive(Default, Debug)]
+#[allow(missing_docs)]
+pub struct CacheCounts {
+    pub size_bytes: AtomicU64,
+    pub capacity_bytes: AtomicU64,
+    pub objects: AtomicU64,
+    pub evictions: [AtomicU64; Eviction::ALL.len()],
+    pub store_failures: [AtomicU64; StoreFailure::ALL.len()],
+    /// Slices that did not have the checksum they were stored with.
+    pub verify_failures: AtomicU64,
+    /// Slices read back and found right after a restart.
+    pub verified: AtomicU64,
+}
+
+impl CacheCounts {
+    /// Counts an object that left.
+    pub fn evicted(&self, reason: Eviction) {
+        self.evictions[reason as usize].fetch_add(1, Relaxed);
+    }
+    /// Counts something that could not be stored.
+    pub fn not_stored(&self, reason: StoreFailure) {
+        self.store_failures[reason as usize].fetch_add(1, Relaxed);
     }
 }
 
@@ -281,11 +362,26 @@ pub struct Tally {
     pub content_bytes: Cell,
     pub content_objects: Cell,
     pub log_dropped: Cell,
+    /// One row per origin, in the order of the routes.
+    pub origins: Vec<OriginTally>,
+    pub cache_requests: [Cell; CacheResult::ALL.len()],
+    pub cache_served: [Cell; CacheResult::ALL.len()],
+    /// Bytes written into the cache.
+    pub cache_fill_bytes: Cell,
+    pub cache_fills: [Cell; FillResult::ALL.len()],
+    pub cache_fills_in_flight: Cell,
+    /// Requests waiting for bytes that are being filled.
+    pub cache_waiters: Cell,
 }
 
 impl Tally {
     /// A tally at zero for `routes` routes.
     pub fn new(routes: usize) -> Self {
+        Self::with_origins(routes, 0)
+    }
+
+    /// A tally at zero for `routes` routes and `origins` origins.
+    pub fn with_origins(routes: usize, origins: usize) -> Self {
         let rows = routes.clamp(1, ROUTES_MAX);
         Self {
             body_bytes: Default::default(),
@@ -339,6 +435,13 @@ impl Tally {
             content_bytes: Default::default(),
             content_objects: Default::default(),
             log_dropped: Default::default(),
+            origins: (0..origins.min(ORIGINS_MAX)).map(|_| OriginTally::default()).collect(),
+            cache_requests: Default::default(),
+            cache_served: Default::default(),
+            cache_fill_bytes: Default::default(),
+            cache_fills: Default::default(),
+            cache_fills_in_flight: Default::default(),
+            cache_waiters: Default::default(),
         }
     }
 

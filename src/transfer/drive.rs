@@ -4,15 +4,16 @@
 //! go back before the wait, so a thousand stalled clients hold none.
 
 use super::estimate::Estimate;
-use super::plan::{Facts, Plan, Reason, plan};
+use super::plan::{Facts, Plan, Reason, RelayFacts, plan};
 use super::pump::{Pump, Step};
 use crate::clock::{Clock, Nanos};
 use crate::config::EngineChoice;
 use crate::ring::buffers::{ARENA_BUFFER, Arena, ArenaLease};
 use crate::ring::completion::{Errno, Outcome};
 use crate::ring::op::{Op, SharedFd};
-use crate::ring::pipes::{Pipe, PipePool};
+use crate::ring::pipes::PipePool;
 use crate::ring::{Ring, TaskId};
+use crate::shard::stock::{Stock, queue};
 use crate::store::file::OpenFile;
 use crate::sys::probe::Capabilities;
 use crate::sys::{self, Residency};
@@ -21,11 +22,9 @@ use crate::telemetry::tally::{
 };
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 /// Zero-copy sends of one connection whose memory may wait for its notification: 4 buffers are 1 MiB.
@@ -35,7 +34,7 @@ const PINNED_MOST: u32 = 4;
 const ARENA_RESERVE: usize = 4;
 
 /// Bodies from here on are corked: two system calls are nothing beside their segments.
-const CORK_FROM: u64 = 256 << 10;
+pub const CORK_FROM: u64 = 256 << 10;
 
 /// Below this a call costs more than the time it gives back.
 const PACE_LEAST: u32 = 128 << 10;
@@ -74,8 +73,7 @@ pub struct Order<'a> {
 #[derive(Debug)]
 pub struct Mover {
     ring: Rc<Ring>,
-    arena: Rc<Arena>,
-    pipes: Rc<PipePool>,
+    stock: Rc<Stock>,
     capabilities: Capabilities,
     turn_bytes: u32,
     turn_time: Duration,
@@ -83,7 +81,6 @@ pub struct Mover {
     pace: Cell<u32>,
     estimates: RefCell<Vec<Estimate>>,
     bulk: RefCell<VecDeque<TaskId>>,
-    starved: RefCell<VecDeque<TaskId>>,
     tally: Arc<Tally>,
     clock: Clock,
 }
@@ -109,38 +106,27 @@ impl Mover {
         clock: Clock,
     ) -> Self {
         Self {
+            stock: Stock::new(Rc::clone(&ring), arena, pipes, Arc::clone(&tally)),
             ring,
-            arena,
-            pipes,
             capabilities,
             turn_bytes: u32::try_from(turn.0).unwrap_or(u32::MAX),
             turn_time: turn.1,
             pace: Cell::new(u32::try_from(turn.0).unwrap_or(u32::MAX)),
             estimates: RefCell::new(vec![Estimate::default(); routes.max(1)]),
             bulk: RefCell::default(),
-            starved: RefCell::default(),
             tally,
             clock,
         }
     }
 
-    /// Puts the current task into a queue and returns when it is polled again.
-    async fn queue(&self, queue: &RefCell<VecDeque<TaskId>>) {
-        let mut queued = false;
-        poll_fn(|_| {
-            if queued {
-                return Poll::Ready(());
-            }
-            queued = true;
-            queue.borrow_mut().push_back(self.ring.current());
-            Poll::Pending
-        })
-        .await;
+    /// What the core lends to its transfers, for others that need some of it.
+    pub fn stock(&self) -> &Rc<Stock> {
+        &self.stock
     }
 
     /// Lets everything else of this core have its turn.
     pub async fn give_way(&self) {
-        self.queue(&self.bulk).await;
+        queue(&self.ring, &self.bulk).await;
     }
 
     /// The next bulk transfer whose turn it is.
@@ -151,18 +137,6 @@ impl Mover {
     /// Whether any bulk transfer waits for its turn.
     pub fn has_bulk(&self) -> bool {
         !self.bulk.borrow().is_empty()
-    }
-
-    /// Wakes whoever waits for a buffer or a pipe, if one came home; called once a turn.
-    pub fn wake_starved(&self) {
-        let arena = self.arena.take_returned();
-        if !self.pipes.take_returned() && !arena {
-            return;
-        }
-        let mut starved = self.starved.borrow_mut();
-        while let Some(task) = starved.pop_front() {
-            self.ring.wake(task);
-        }
     }
 
     /// Credits the kernel's verdict on one zero-copy send.
@@ -178,23 +152,6 @@ impl Mover {
         self.tally.zc_notify.record(waited.as_nanos() as u64);
         if let (Some(copied), Some(estimate)) = (copied, self.estimates.borrow_mut().get_mut(usize::from(route))) {
             estimate.report(copied, self.clock.now());
-        }
-    }
-
-    /// Waits until a lease has come home.
-    async fn starve(&self) {
-        self.queue(&self.starved).await;
-    }
-
-    async fn lease(&self) -> ArenaLease {
-        loop {
-            match self.arena.lease() {
-                Some(lease) => return lease,
-                None => {
-                    self.tally.hit(Limit::Arena);
-                    self.starve().await;
-                }
-            }
         }
     }
 
@@ -292,7 +249,7 @@ impl Mover {
             }
             let facts = self.facts(flow, &order, &pump, offset, len);
             let Plan { mut engine, mut reason } = plan(&facts);
-            if engine == Engine::SendZc && self.arena.idle() < self.arena.count() / ARENA_RESERVE {
+            if engine == Engine::SendZc && self.stock.arena().idle() < self.stock.arena().count() / ARENA_RESERVE {
                 // Clients that acknowledge nothing hold what they were sent without a copy. The rest of the arena is
                 // kept for sends that give their buffer back at once, so that the others go on.
                 (engine, reason) = (Engine::Send, Reason::Fallback(FallbackReason::NoArena));
@@ -341,6 +298,31 @@ impl Mover {
         }
     }
 
+    /// What a relay's plan reads, for a body that comes from a socket.
+    pub fn relay_facts(&self, flow: &Flow, choice: EngineChoice, left: Option<u64>) -> RelayFacts {
+        let now = self.clock.now();
+        let copies =
+            self.estimates.borrow_mut().get_mut(usize::from(flow.route)).is_some_and(|route| route.copies(now));
+        RelayFacts {
+            choice,
+            left,
+            pipe: self.capabilities.pipe_bytes >= 64 << 10 && self.stock.pipes().can_lease(),
+            send_zc: self.capabilities.send_zc,
+            route_copies: copies,
+            notify_slow: flow.pinned.get() >= PINNED_MOST,
+        }
+    }
+
+    /// Sends the first `len` bytes of a buffer without copying them; the rest is the caller's to send again.
+    pub async fn send_without_copy(&self, flow: &Flow, lease: ArenaLease, len: u32) -> Outcome {
+        self.send_zc(flow, lease, len).await
+    }
+
+    /// Bytes one transfer moves in its turn.
+    pub fn turn_bytes(&self) -> u32 {
+        self.turn_bytes
+    }
+
     fn facts(&self, flow: &Flow, order: &Order<'_>, pump: &Pump, offset: u64, len: u32) -> Facts {
         let auto = order.choice == EngineChoice::Auto;
         let now = self.clock.now();
@@ -356,11 +338,12 @@ impl Mover {
             route_copies: auto && residency == Residency::Cold && copies(),
             notify_slow: flow.pinned.get() >= PINNED_MOST,
             splice: self.capabilities.splice,
-            pipe: wants_pipe && self.pipes.can_lease(),
+            pipe: wants_pipe && self.stock.pipes().can_lease(),
         }
     }
 
-    fn count_switch(&self, last: Option<Engine>, engine: Engine, reason: Reason) {
+    /// Counts a change of engine within a body.
+    pub fn count_switch(&self, last: Option<Engine>, engine: Engine, reason: Reason) {
         let Some(last) = last.filter(|last| *last != engine) else { return };
         let reason = match reason {
             Reason::Fallback(reason) => reason,
@@ -404,7 +387,7 @@ impl Mover {
         len: u32,
         poll: bool,
     ) -> Result<(u32, Moved), Abort> {
-        let pipe = self.pipe().await;
+        let pipe = self.stock.pipe().await;
         // Slots hold pages: an unaligned offset needs one more, so ask for one page less than the pipe has.
         let most = pipe.size() - if offset.is_multiple_of(4096) { 0 } else { 4096 };
         let len = len.min(u32::try_from(most).unwrap_or(u32::MAX));
@@ -435,15 +418,6 @@ impl Mover {
         // The pipe went with the operation and comes back empty, whatever it still held (its drop sees to that).
     }
 
-    async fn pipe(&self) -> Pipe {
-        loop {
-            match self.pipes.lease() {
-                Some(pipe) => return pipe,
-                None => self.starve().await,
-            }
-        }
-    }
-
     /// Engines `send` and `send_zc`: read into an arena buffer, then send it by copy or in place.
     async fn copy(
         &self,
@@ -455,7 +429,7 @@ impl Mover {
     ) -> Result<(Engine, Moved), Abort> {
         // Forced zero-copy waits here for its own oldest notification; `auto` never comes here with a full hand.
         while engine == Engine::SendZc && flow.pinned.get() >= PINNED_MOST {
-            self.starve().await;
+            self.stock.starve().await;
         }
         let (lease, filled) = self.read(file, offset, len).await?;
         if filled == 0 {
@@ -503,7 +477,7 @@ impl Mover {
 
     /// Reads up to `len` bytes: from the page cache at once, or from storage through the ring.
     pub async fn read(&self, file: &OpenFile, offset: u64, len: u32) -> Result<(ArenaLease, u32), Abort> {
-        let mut lease = self.lease().await;
+        let mut lease = self.stock.lease().await;
         let len = len.min(ARENA_BUFFER as u32);
         let began = self.clock.now();
         let (source, outcome) = match sys::read_cached(file.fd().as_fd(), offset, lease.bytes_mut(len as usize)) {
@@ -539,11 +513,12 @@ impl Mover {
 }
 
 /// What a failed send means for the response.
-fn lost(errno: Errno) -> Abort {
+pub fn lost(errno: Errno) -> Abort {
     Abort(if errno.is_gone() || errno.is_canceled() { AbortReason::ClientReset } else { AbortReason::SendError })
 }
 
-fn lost_io(error: &std::io::Error) -> Abort {
+/// The same for a system call's error.
+pub fn lost_io(error: &std::io::Error) -> Abort {
     match error.raw_os_error() {
         // sendfile(2) reports the file's trouble and the socket's by the same way.
         Some(libc::EIO) => Abort(AbortReason::ReadError),

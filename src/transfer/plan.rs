@@ -44,6 +44,8 @@ pub enum Reason {
     Cold,
     /// Nobody can say whether the pages are there: a kernel worker waits for them, not the ring thread.
     Unknown,
+    /// A body from a socket: references through a pipe where it is long, else what a relay of its length costs least by.
+    Relay,
     /// The engine wanted cannot be had now.
     Fallback(FallbackReason),
 }
@@ -76,6 +78,51 @@ pub fn plan(facts: &Facts) -> Plan {
             Residency::Unknown if facts.splice => to(Engine::Send, Reason::Fallback(FallbackReason::NoPipe)),
             Residency::Unknown => to(Engine::Send, Reason::Fallback(FallbackReason::Unsupported)),
         },
+    }
+}
+
+/// From here on a relayed body is worth a pipe: below, one receive and one send move it as cheaply.
+pub const SPLICE_FROM: u64 = 64 << 10;
+
+/// Everything the decision of a relay reads: a body that comes from a socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RelayFacts {
+    /// What the operator asked for.
+    pub choice: EngineChoice,
+    /// Bytes left of the body, where its length is known and nothing of it has to be looked at (chunks are).
+    pub left: Option<u64>,
+    /// A pipe can be had.
+    pub pipe: bool,
+    /// SEND_ZC works here.
+    pub send_zc: bool,
+    /// The kernel's reports say that zero-copy sends on this route are copied.
+    pub route_copies: bool,
+    /// This connection already has as much memory waiting for notifications as it may.
+    pub notify_slow: bool,
+}
+
+/// Decides for the next step of a relay; `sendfile` cannot read a socket, so that asking for it is asking for `auto`.
+pub fn relay(facts: &RelayFacts) -> Plan {
+    let to = |engine, reason| Plan { engine, reason };
+    let long = facts.left.is_some_and(|left| left >= SPLICE_FROM);
+    match facts.choice {
+        EngineChoice::Send => to(Engine::Send, Reason::Forced),
+        EngineChoice::SendZc if facts.send_zc && !facts.notify_slow => to(Engine::SendZc, Reason::Forced),
+        EngineChoice::SendZc if facts.send_zc => to(Engine::Send, Reason::Fallback(FallbackReason::SlowNotify)),
+        EngineChoice::SendZc => to(Engine::Send, Reason::Fallback(FallbackReason::Unsupported)),
+        EngineChoice::Splice if facts.left.is_none() => to(Engine::Send, Reason::Fallback(FallbackReason::Unsupported)),
+        EngineChoice::Splice if facts.pipe => to(Engine::Splice, Reason::Forced),
+        EngineChoice::Splice => to(Engine::Send, Reason::Fallback(FallbackReason::NoPipe)),
+        EngineChoice::Auto | EngineChoice::Sendfile if long && facts.pipe => to(Engine::Splice, Reason::Relay),
+        EngineChoice::Auto | EngineChoice::Sendfile => {
+            let zero_copy = facts.send_zc && !facts.route_copies && !facts.notify_slow;
+            match facts.left {
+                // No pipe, and a route whose zero copy is none: copied.
+                Some(left) if left >= ZERO_COPY_FROM && zero_copy => to(Engine::SendZc, Reason::Relay),
+                _ if long => to(Engine::Send, Reason::Fallback(FallbackReason::NoPipe)),
+                _ => to(Engine::Send, Reason::Relay),
+            }
+        }
     }
 }
 
@@ -134,6 +181,49 @@ mod tests {
         ];
         for (name, facts, engine, reason) in rows {
             assert_eq!(plan(facts), Plan { engine: *engine, reason: *reason }, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_table_of_relays() {
+        const RELAY: RelayFacts = RelayFacts {
+            choice: EngineChoice::Auto,
+            left: Some(1 << 20),
+            pipe: true,
+            send_zc: true,
+            route_copies: true,
+            notify_slow: false,
+        };
+        let no_pipe = Reason::Fallback(FallbackReason::NoPipe);
+        let rows: &[(&str, RelayFacts, Engine, Reason)] = &[
+            ("long", RELAY, Engine::Splice, Reason::Relay),
+            ("the last bytes of it", RelayFacts { left: Some(65_535), ..RELAY }, Engine::Send, Reason::Relay),
+            ("of unknown length", RelayFacts { left: None, ..RELAY }, Engine::Send, Reason::Relay),
+            ("no pipe", RelayFacts { pipe: false, ..RELAY }, Engine::Send, no_pipe),
+            (
+                "no pipe, zero copy that is one",
+                RelayFacts { pipe: false, route_copies: false, ..RELAY },
+                Engine::SendZc,
+                Reason::Relay,
+            ),
+            ("sendfile is auto", RelayFacts { choice: EngineChoice::Sendfile, ..RELAY }, Engine::Splice, Reason::Relay),
+            ("forced send", RelayFacts { choice: EngineChoice::Send, ..RELAY }, Engine::Send, Reason::Forced),
+            ("forced zc", RelayFacts { choice: EngineChoice::SendZc, ..RELAY }, Engine::SendZc, Reason::Forced),
+            (
+                "forced splice of chunks",
+                RelayFacts { choice: EngineChoice::Splice, left: None, ..RELAY },
+                Engine::Send,
+                Reason::Fallback(FallbackReason::Unsupported),
+            ),
+            (
+                "forced splice without pipes",
+                RelayFacts { choice: EngineChoice::Splice, pipe: false, ..RELAY },
+                Engine::Send,
+                no_pipe,
+            ),
+        ];
+        for (name, facts, engine, reason) in rows {
+            assert_eq!(relay(facts), Plan { engine: *engine, reason: *reason }, "{name}");
         }
     }
 
