@@ -21,7 +21,7 @@ use hashbrown::HashMap;
 use std::ffi::CString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher};
-use std::io::{self, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -252,8 +252,8 @@ impl Keeper {
             torn: false,
             anew: false,
             live_bytes: live.values().sum(),
+            compacted: live.values().sum(),
             live,
-            compacted: 0,
             pending: Vec::new(),
             pending_records: 0,
             write_at: None,
@@ -683,12 +683,14 @@ impl Worker {
         self.write_at = Some(self.clock.now());
     }
 
-    /// Leaves dead records out, where they are more than half.
+    /// Leaves dead records out, where they are more than half. (Slices recorded twice count as live until then, so a
+    /// journal that grew to many times its length is worth a look, too.)
     fn compact(&mut self) {
         let dead = self.end.saturating_sub(self.live_bytes);
-        // Metas that grew make the estimate of what is dead too high: a compaction must have something to do.
-        let grown = self.end >= self.compacted + self.compacted / 4;
-        if self.end < self.common.options.compact_from || dead * 2 <= self.end || !grown {
+        let from = self.common.options.compact_from;
+        let due = dead * 2 > self.end || self.end / 8 > self.compacted.max(from);
+        // After a failure, or where metas grew, not before there is more to do.
+        if self.end < from || !due || self.end < self.compacted + self.compacted / 4 {
             return;
         }
         let count = match self.try_compact() {
@@ -707,20 +709,22 @@ impl Worker {
         let mut bytes = vec![0; self.end as usize];
         self.journal.read_exact_at(&mut bytes, 0)?;
         let new = self.dir.join("journal.new");
-        let mut file = private().read(true).truncate(true).open(&new)?;
-        let mut end = 0;
+        let mut file = BufWriter::with_capacity(BATCH_BYTES, private().read(true).truncate(true).open(&new)?);
+        let mut live: HashMap<u64, u64, RandomState> = HashMap::default();
         journal::compact(
             &bytes,
             |id| self.live.contains_key(&id),
-            |piece| {
-                end += piece.len() as u64;
-                file.write_all(piece)
+            |id, records| {
+                live.insert(id, records.len() as u64);
+                file.write_all(records)
             },
         )?;
+        let file = file.into_inner().map_err(|error| error.into_error())?;
         // Else a power loss could leave the new name with nothing behind it.
         file.sync_data()?;
         fs::rename(&new, self.dir.join("journal"))?;
-        (self.journal, self.end) = (file, end);
+        (self.journal, self.live_bytes, self.live) = (file, live.values().sum(), live);
+        self.end = self.live_bytes;
         // What is settled from here on is in the new file, so its name must hold, too.
         self.handle.sync_all()
     }
@@ -764,6 +768,7 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
+    use super::super::journal::tests::on_cpu;
     use super::*;
     use std::collections::{BTreeMap, BTreeSet};
     use std::time::Instant;
@@ -774,11 +779,11 @@ mod tests {
         Keeper::open(dir, KeeperOptions { keep_free: 0, ..Default::default() }).expect("open")
     }
 
-    /// Waits until it holds, five seconds at most.
+    /// Waits until it holds, twenty seconds at most.
     fn until(what: &str, mut holds: impl FnMut() -> bool) {
         let start = Instant::now();
         while !holds() {
-            assert!(start.elapsed().as_secs() < 5, "not within five seconds: {what}");
+            assert!(start.elapsed().as_secs() < 20, "not within twenty seconds: {what}");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -1249,13 +1254,13 @@ mod tests {
             File::create(dir.join(path(id))).unwrap();
         }
         fs::write(dir.join("journal"), &journal).unwrap();
-        let start = Instant::now();
+        let (start, wall) = (on_cpu(), Instant::now());
         let (_keeper, found) = open(dir);
-        let took = start.elapsed();
-        println!("{OBJECTS} objects: {took:?}");
+        let (took, wall) = (on_cpu() - start, wall.elapsed());
+        println!("{OBJECTS} objects: {took:?} of CPU time, {wall:?} with everything else on the machine");
         assert_eq!(found.len() as u64, OBJECTS);
-        // Without optimisation, on a machine that builds at the same time, only the order of growth shows.
-        let most = if cfg!(debug_assertions) { 30.0 } else { 2.0 };
+        // Without optimisation only the order of growth shows.
+        let most = if cfg!(debug_assertions) { 20.0 } else { 2.0 };
         assert!(took.as_secs_f64() < most, "{took:?}");
     }
 }
