@@ -82,7 +82,9 @@ fn faults_happen_where_they_were_told_to() {
     assert!(client.try_head().unwrap().is_none());
     let mut client = Client::connect(origin.address());
     client.get("/a");
-    crate::support::eventually("it waits", Duration::from_secs(3), || origin.close_idle() == 1);
+    crate::support::eventually("it waits, alone", Duration::from_secs(3), || {
+        origin.open() == 1 && origin.close_idle() == 1
+    });
     assert!(client.ends_within(Duration::from_secs(3)));
     let mut client = Client::connect(origin.address());
     client.get("/a");

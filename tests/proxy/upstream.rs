@@ -193,7 +193,8 @@ fn heads_that_are_none_are_502() {
         eventually("asked", Duration::from_secs(10), || {
             let got = get(&mut server.client(), "/a");
             let asked = origin.faults_left("/a") == 0;
-            if asked {
+            // A close without a byte may be a kept connection's idle timeout, and is tried again.
+            if asked && !(what == "nothing" && got.status == 200) {
                 got.expect_error(502, what);
             }
             asked
@@ -278,6 +279,11 @@ fn one_byte_too_many_ends_the_connection_and_not_the_body() {
             get(&mut client, "/a").expect(&object, &format!("{engine}: {extra} bytes more"));
             get(&mut client, "/a").expect(&object, &format!("{engine}: behind {extra} bytes more"));
         }
+        // The same while the connection is idle in the pool: it is not used again either.
+        origin.fault("/a", Fault::ExtraLate, 1);
+        get(&mut client, "/a").expect(&object, &format!("{engine}: a late byte"));
+        std::thread::sleep(Duration::from_millis(150));
+        get(&mut client, "/a").expect(&object, &format!("{engine}: behind a late byte"));
         let last = origin.requests("/a");
         assert!(last.iter().rev().take(6).filter(|request| request.number == 0).count() >= 3, "{engine}: not reused");
     }
@@ -359,7 +365,9 @@ fn least_in_flight_avoids_the_busy_one() {
             origins.iter().map(|origin| origin.requests("/held").len()).sum::<usize>() == index + 1
         });
     }
-    assert_eq!([origins[0].peak("/held"), origins[1].peak("/held")], [2, 2]);
+    eventually("two and two", Duration::from_secs(3), || {
+        [origins[0].peak("/held"), origins[1].peak("/held")] == [2, 2]
+    });
     origins[0].release("/held");
     eventually("one is relieved", Duration::from_secs(5), || {
         server.metrics().sum("ringway_upstream_connections", &[("state", "busy")]) == 2.0
@@ -511,7 +519,7 @@ fn sources_that_are_none_are_refused() {
     }
     let origin = Origin::start();
     let folder = tempfile::tempdir().unwrap();
-    for (slice, why) in [("100KiB", "power of two"), ("1KiB", "64"), ("2GiB", "1")] {
+    for (slice, why) in [("100KiB", "power of two"), ("1KiB", "65536"), ("2GiB", "1")] {
         let (code, said) =
             relay(&origin).with("--cache", folder.path().display()).with("--cache-slice", slice).refused();
         assert!(matches!(code, Some(2 | 78)) && said.contains(why), "{slice}: {code:?} {said}");
