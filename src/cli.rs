@@ -1,6 +1,6 @@
 //! What was said: the command line, made from the settings' own table; no meaning (that is `config`).
 
-use crate::config::{Config, Kind, SETTINGS, Sayings, allowed_cpus};
+use crate::config::{AdminAddress, Config, Kind, SETTINGS, Sayings, allowed_cpus};
 use crate::error::{Error, Kind as ErrorKind, Result, describe};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
@@ -11,6 +11,21 @@ pub enum Mode {
     Serve(Box<Config>),
     /// Say something and end well.
     Say(String),
+    /// Ask a running server's admin address.
+    Ask(Ask),
+}
+
+/// A question to a running server.
+#[derive(Debug)]
+pub struct Ask {
+    /// Where.
+    pub admin: AdminAddress,
+    /// What it wants to see.
+    pub token: String,
+    /// Method.
+    pub method: &'static str,
+    /// Target.
+    pub target: String,
 }
 
 /// The command line's grammar.
@@ -64,11 +79,84 @@ pub fn command() -> Command {
                 )
                 .args(settings()),
         )
+        .subcommand(cache_command())
         .subcommand(
             Command::new("version")
                 .about("Print the version")
                 .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("As a JSON object")),
         )
+}
+
+fn cache_command() -> Command {
+    let prefix = |help: &'static str| Arg::new("prefix").long("prefix").value_name("URL").help(help);
+    Command::new("cache")
+        .about("Look into a running server's cache, or take something out of it")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .arg(
+            Arg::new("admin").long("admin").global(true).value_name("ADDR").help(
+                "Admin address of the server: ADDR:PORT or unix:PATH [default: RINGWAY_ADMIN, or 127.0.0.1:9880]",
+            ),
+        )
+        .arg(
+            Arg::new("token")
+                .long("token")
+                .global(true)
+                .value_name("TOKEN")
+                .help("Its admin_token [default: RINGWAY_ADMIN_TOKEN]"),
+        )
+        .subcommand(
+            Command::new("ls")
+                .about("List stored objects: status, freshness, slices, bytes, readers, key")
+                .arg(prefix("Only those whose URL begins so"))
+                .arg(Arg::new("limit").long("limit").value_name("N").help("At most so many [default: 10000]")),
+        )
+        .subcommand(Command::new("stat").about("Figures of the whole cache"))
+        .subcommand(
+            Command::new("purge")
+                .about("Take a URL's stored responses out")
+                .arg(
+                    Arg::new("URL")
+                        .help("As a client asks for it: http://host/path?query, or /path")
+                        .required_unless_present("prefix"),
+                )
+                .arg(prefix("Take out everything whose URL begins so").conflicts_with("URL")),
+        )
+}
+
+fn ask(given: &ArgMatches) -> Result<Ask> {
+    let (what, own) = given.subcommand().ok_or_else(|| Error::new(ErrorKind::Usage, "run", "no command was given"))?;
+    let said = |key: &str, variable: &str| {
+        own.get_one::<String>(key).cloned().or_else(|| std::env::var(variable).ok()).unwrap_or_default()
+    };
+    let admin = Some(said("admin", "RINGWAY_ADMIN")).filter(|text| !text.is_empty());
+    let admin = admin.unwrap_or_else(|| "127.0.0.1:9880".to_owned());
+    let address = match admin.strip_prefix("unix:") {
+        Some(path) => AdminAddress::Unix(path.into()),
+        None => AdminAddress::Tcp(admin.parse().map_err(|_| {
+            Error::new(
+                ErrorKind::Usage,
+                "use --admin",
+                format!("`{admin}` is neither an address with a port nor unix:PATH"),
+            )
+        })?),
+    };
+    let encode =
+        |text: &String| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
+    let prefix = || own.get_one::<String>("prefix").map(|prefix| format!("prefix={}", encode(prefix)));
+    let (method, target) = match what {
+        "ls" => {
+            let limit = own.get_one::<String>("limit").map(|limit| format!("limit={}", encode(limit)));
+            let query: Vec<String> = [prefix(), limit].into_iter().flatten().collect();
+            ("GET", format!("/cache/ls?{}", query.join("&")))
+        }
+        "purge" => {
+            let url = own.get_one::<String>("URL").map(|url| format!("url={}", encode(url)));
+            ("POST", format!("/cache/purge?{}", url.or_else(prefix).unwrap_or_default()))
+        }
+        _ => ("GET", "/cache/stat".to_owned()),
+    };
+    Ok(Ask { admin: address, token: said("token", "RINGWAY_ADMIN_TOKEN"), method, target })
 }
 
 fn name(key: &str, kind: Kind) -> &'static str {
@@ -101,6 +189,7 @@ pub fn understand(matches: &ArgMatches) -> Result<Mode> {
             let warnings: String = sayings.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
             Ok(Mode::Say(format!("{warnings}{name} is good\n")))
         }
+        Some(("cache", given)) => ask(given).map(Mode::Ask),
         Some(("version", given)) => Ok(Mode::Say(if given.get_flag("json") {
             format!("{{\"name\":\"ringway\",\"version\":\"{}\"}}\n", env!("CARGO_PKG_VERSION"))
         } else {

@@ -1176,6 +1176,9 @@ fn origin_route<'s>(
             None
         }
     };
+    if s3.is_some() && methods.iter().any(|method| method != "GET" && method != "HEAD") {
+        return Err(refuse("methods", "a route with signed requests passes GET and HEAD only".to_owned()));
+    }
     Ok(OriginRoute {
         origins,
         balance,

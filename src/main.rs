@@ -1,7 +1,8 @@
 //! Parse, start the log, run a mode, exit code; no logic.
 
 use ringway::cli::{self, Mode};
-use ringway::{serve, telemetry};
+use ringway::error::{Error, Kind};
+use ringway::{control, serve, telemetry};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -11,6 +12,15 @@ fn main() -> ExitCode {
             // A closed pipe is the reader's choice.
             let _ = std::io::stdout().write_all(text.as_bytes());
             Ok(())
+        }
+        Mode::Ask(ask) => {
+            let (code, text) = control::client::ask(&ask.admin, ask.method, &ask.target, &ask.token)?;
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            match code {
+                200 => Ok(()),
+                401 => Err(Error::new(Kind::NotPermitted, "do that", "the server wants another token")),
+                code => Err(Error::new(Kind::Runtime, "do that", format!("the server answered {code}"))),
+            }
         }
         Mode::Serve(config) => {
             telemetry::init::start(config.log_format, config.quiet);

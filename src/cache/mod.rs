@@ -12,6 +12,7 @@ pub mod keeper;
 pub mod key;
 pub mod object;
 pub mod policy;
+pub mod status;
 
 use crate::config::CacheConfig;
 use crate::error::Result;

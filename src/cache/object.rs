@@ -173,6 +173,8 @@ pub struct Object {
     readers: AtomicUsize,
     /// Fills that ended in trouble.
     epoch: AtomicU64,
+    /// Heads it has had.
+    version: AtomicU64,
     /// Revalidation is on its way.
     pub refreshing: AtomicBool,
     slices: Mutex<Slices>,
@@ -192,6 +194,7 @@ impl Object {
             complete: AtomicBool::new(size == 0),
             readers: AtomicUsize::new(0),
             epoch: AtomicU64::new(0),
+            version: AtomicU64::new(0),
             refreshing: AtomicBool::new(false),
             slices: Mutex::default(),
         }
@@ -210,6 +213,13 @@ impl Object {
     /// Takes a new head (after a 304).
     pub fn set_meta(&self, meta: Meta) {
         *self.meta.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(meta);
+        self.version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Grows with every new head, so that a copy of one can be told to be old without a lock.
+    #[inline]
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
     }
 
     /// Bytes of the whole, or [`UNKNOWN`].

@@ -347,7 +347,13 @@ impl Pin {
     pub fn of(headers: &Headers) -> Self {
         match (headers.get_only("etag"), headers.get_only("last-modified")) {
             (Some(tag), _) if tag.first() == Some(&b'"') && tag.len() >= 2 => Pin::Etag(tag.to_vec()),
-            (_, Some(changed)) if date::parse(changed).is_some() => Pin::LastModified(changed.to_vec()),
+            // A date of the same second as the response may be followed by another change in it (RFC 9110 section 8.8.2.2).
+            (_, Some(changed)) => match (date::parse(changed), headers.get("date").and_then(date::parse)) {
+                (Some(changed_at), sent) if sent.is_none_or(|sent| changed_at < sent) => {
+                    Pin::LastModified(changed.to_vec())
+                }
+                _ => Pin::None,
+            },
             _ => Pin::None,
         }
     }

@@ -103,14 +103,14 @@ pub(super) async fn serve<L: Listener>(state: Rc<State>, listener: L) {
     }
 }
 
-async fn connection(state: &State, stream: &impl Stream) {
+async fn connection<S: Stream>(state: &State, stream: &S) {
     let mut head: Vec<u8> = Vec::new();
     loop {
         let patience = if head.is_empty() { IDLE } else { HEADER };
         let complete = timeout(patience, read_head(state, stream, &mut head)).await;
         let (used, keep, reply) = match complete {
             Ok(Some(Head::Request(used))) => {
-                let (keep, reply) = respond(state, &head[..used]);
+                let (keep, reply) = respond(state, &head[..used], S::TRUSTED);
                 (used, keep, reply)
             }
             Ok(Some(Head::TooLong)) => {
@@ -156,23 +156,31 @@ async fn read_head(state: &State, stream: &impl Stream, head: &mut Vec<u8>) -> O
     }
 }
 
-fn respond(state: &State, head: &[u8]) -> (bool, Vec<u8>) {
+fn respond(state: &State, head: &[u8], trusted: bool) -> (bool, Vec<u8>) {
     let mut fields = [httparse::EMPTY_HEADER; 64];
     let mut request = httparse::Request::new(&mut fields);
     // It was complete a moment ago.
     let _ = request.parse(head);
     let method = request.method.unwrap_or_default();
-    let path = request.path.unwrap_or_default().split(['?', '#']).next().unwrap_or_default();
-    let field = |name: &str| {
+    let whole = request.path.unwrap_or_default();
+    let (path, query) = whole.split_once('?').unwrap_or((whole, ""));
+    let raw = |name: &str| {
         let found = request.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
-        found.map(|header| String::from_utf8_lossy(header.value).to_ascii_lowercase())
+        found.map(|header| String::from_utf8_lossy(header.value).into_owned())
     };
+    let field = |name: &str| raw(name).map(|value| value.to_ascii_lowercase());
     let connection = field("connection").unwrap_or_default();
     // A body is not read here, so whoever sends one is done.
     let body = field("content-length").is_some_and(|length| length != "0") || field("transfer-encoding").is_some();
     let keep =
         if request.version == Some(1) { !connection.contains("close") } else { connection.contains("keep-alive") };
     let keep = keep && !body;
+    if path.starts_with("/cache/") {
+        let allowed = trusted || is_token(&state.config.admin_token, raw("authorization").as_deref());
+        let (code, text) = cache_command(state, method, path, query, allowed);
+        publish::admin_request("/cache", code);
+        return (keep, answer(code, "text/plain; charset=utf-8", &text, keep, method != "HEAD"));
+    }
     let (known, code, kind, text) = match path {
         "/metrics" => ("/metrics", 200, "text/plain; version=0.0.4; charset=utf-8", None),
         "/healthz" => match state.hung() {
@@ -184,7 +192,7 @@ fn respond(state: &State, head: &[u8]) -> (bool, Vec<u8>) {
         "/readyz" if state.ready() => ("/readyz", 200, "text/plain", Some("ready\n".to_owned())),
         "/readyz" if state.draining.get() => ("/readyz", 503, "text/plain", Some("draining\n".to_owned())),
         "/readyz" => ("/readyz", 503, "text/plain", Some("not every core accepts\n".to_owned())),
-        _ => ("other", 404, "text/plain", Some("try /metrics, /healthz or /readyz\n".to_owned())),
+        _ => ("other", 404, "text/plain", Some("try /metrics, /healthz, /readyz or /cache/stat\n".to_owned())),
     };
     let (code, kind, text) = match method {
         "GET" | "HEAD" => (code, kind, text),
@@ -195,9 +203,58 @@ fn respond(state: &State, head: &[u8]) -> (bool, Vec<u8>) {
     (keep, answer(code, kind, &text, keep, method != "HEAD"))
 }
 
+/// Whether an Authorization shows the token; the time it takes tells nothing of where it differs.
+fn is_token(token: &str, authorization: Option<&str>) -> bool {
+    let Some(shown) = authorization.and_then(|value| value.strip_prefix("Bearer ")) else { return false };
+    let differs = token.bytes().zip(shown.trim().bytes()).fold(0, |differs, (a, b)| differs | (a ^ b));
+    !token.is_empty() && token.len() == shown.trim().len() && differs == 0
+}
+
+/// `/cache/ls`, `/cache/stat` and `/cache/purge`: status and text.
+fn cache_command(state: &State, method: &str, path: &str, query: &str, allowed: bool) -> (u16, String) {
+    let Some(cache) = &state.cache_admin else { return (404, "there is no cache: see --cache\n".to_owned()) };
+    let value = |name: &str| {
+        let pair = query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name)?;
+        Some(percent_encoding::percent_decode_str(pair.1).decode_utf8_lossy().into_owned())
+    };
+    let done = |purged: Result<usize, String>| match purged {
+        Ok(count) => (200, format!("purged {count}\n")),
+        Err(why) => (400, format!("{why}\n")),
+    };
+    match (method, path) {
+        ("GET" | "HEAD", "/cache/stat") => (200, cache.stat()),
+        ("GET" | "HEAD", "/cache/ls") => {
+            let most = value("limit").and_then(|text| text.parse().ok()).unwrap_or(LIST_MOST);
+            match cache.list(value("prefix").as_deref(), most) {
+                Ok(text) => (200, text),
+                Err(why) => (400, format!("{why}\n")),
+            }
+        }
+        ("POST" | "DELETE", "/cache/purge") if !allowed => {
+            (401, "purging wants the token of admin_token, or a unix: admin address\n".to_owned())
+        }
+        ("POST" | "DELETE", "/cache/purge") => match (value("url"), value("prefix")) {
+            (Some(url), None) => done(cache.purge(&url)),
+            (None, Some(prefix)) => done(cache.purge_prefix(&prefix)),
+            _ => (400, "purge what? ?url=URL or ?prefix=BEGINNING\n".to_owned()),
+        },
+        (_, "/cache/purge") => (405, "POST it\n".to_owned()),
+        (_, "/cache/stat" | "/cache/ls") => (405, "only GET and HEAD\n".to_owned()),
+        _ => (404, "try /cache/stat, /cache/ls or /cache/purge\n".to_owned()),
+    }
+}
+
+/// Objects listed unless another limit is asked for.
+const LIST_MOST: usize = 10_000;
+
 fn answer(code: u16, kind: &str, text: &str, keep: bool, body: bool) -> Vec<u8> {
     let reason = crate::http::Status(code).reason();
-    let allow = if code == 405 { "Allow: GET, HEAD\r\n" } else { "" };
+    let allow = match code {
+        401 => "WWW-Authenticate: Bearer\r\n",
+        405 if text == "POST it\n" => "Allow: POST, DELETE\r\n",
+        405 => "Allow: GET, HEAD\r\n",
+        _ => "",
+    };
     let close = if keep { "" } else { "Connection: close\r\n" };
     let length = text.len();
     let mut out = format!(

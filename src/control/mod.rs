@@ -4,6 +4,7 @@
 //! tokio-uring's own (default flags: its driver reads completions without entering, which DEFER_TASKRUN would stall).
 
 mod admin;
+pub mod client;
 
 use crate::clock::{Clock, Nanos};
 use crate::config::Config;
@@ -13,6 +14,7 @@ use crate::shard::mailbox::Order;
 use crate::telemetry::process::{Sample, Sampler};
 use crate::telemetry::publish::{self, Rare};
 use crate::telemetry::render::{self, View};
+use crate::telemetry::tally::CacheCounts;
 use std::cell::{Cell, RefCell};
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
@@ -39,6 +41,10 @@ pub struct Control {
     pub admin: Option<AdminListener>,
     /// Names and health of the origins.
     pub origins: Health,
+    /// What the cache counts, if there is one.
+    pub cache: Option<Arc<CacheCounts>>,
+    /// The cache's commands, if there is one.
+    pub cache_admin: Option<Box<dyn CacheAdmin>>,
     /// The cores.
     pub shards: Arc<[Arc<ShardPublic>]>,
     /// The configuration.
@@ -53,6 +59,18 @@ pub struct Control {
     pub tight: bool,
     /// The process's clock.
     pub clock: Clock,
+}
+
+/// What the admin address may do with the cache. Errors say what is wrong with the URL.
+pub trait CacheAdmin: Send + std::fmt::Debug {
+    /// Stored objects, at most `most`, as lines of text.
+    fn list(&self, prefix: Option<&str>, most: usize) -> std::result::Result<String, String>;
+    /// Figures of the whole, as lines of text.
+    fn stat(&self) -> String;
+    /// Takes out what a URL has; how many objects that was.
+    fn purge(&self, url: &str) -> std::result::Result<usize, String>;
+    /// Takes out what every URL with this beginning has.
+    fn purge_prefix(&self, url: &str) -> std::result::Result<usize, String>;
 }
 
 /// Names and health of the origins now, in the order of the tallies' rows.
@@ -176,6 +194,8 @@ struct State {
     drain_timeouts: Cell<u64>,
     clock: Clock,
     origins: Health,
+    cache: Option<Arc<CacheCounts>>,
+    cache_admin: Option<Box<dyn CacheAdmin>>,
     /// The control thread is about to end.
     ended: Cell<bool>,
     rare: Rare,
@@ -227,7 +247,7 @@ impl State {
             draining: self.draining.get(),
             drain_timeouts: self.drain_timeouts.get(),
             origins: &origins,
-            cache: None,
+            cache: self.cache.as_deref(),
             collectors: &[("proc", sampled)],
         });
         text.push_str(&self.rare.render());
@@ -257,7 +277,19 @@ async fn run(control: Control, finish: Arc<Notify>, tell: std::sync::mpsc::Sende
             return;
         }
     };
-    let Control { admin, origins, shards, config, capabilities, drain_timeout, warnings, tight: _, clock } = control;
+    let Control {
+        admin,
+        origins,
+        cache,
+        cache_admin,
+        shards,
+        config,
+        capabilities,
+        drain_timeout,
+        warnings,
+        tight: _,
+        clock,
+    } = control;
     let cores = shards.len();
     let state = Rc::new(State {
         shards,
@@ -269,6 +301,8 @@ async fn run(control: Control, finish: Arc<Notify>, tell: std::sync::mpsc::Sende
         drain_timeouts: Cell::new(0),
         clock,
         origins,
+        cache,
+        cache_admin,
         ended: Cell::new(false),
         rare: Rare::install(),
         open: Cell::new(0),

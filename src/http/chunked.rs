@@ -1,5 +1,5 @@
-//! Bodies in pieces: dropping a request body that nobody wants, so that the next request on the connection can be found,
-//! and telling the data of a chunked body from its framing, in both directions of a relay.
+//! Bodies in pieces: dropping a request body that nobody wants, so that the next request on the connection can be
+//! found, and telling the data of a chunked body from its framing, in both directions of a relay.
 //!
 //! Apart from framing because it has a memory: bytes come in pieces of any size. It keeps no byte of them. Imports only
 //! the layer's own types.
@@ -185,7 +185,8 @@ impl BodySkip {
     }
 }
 
-/// A chunked body whose data is wanted: the same machine, stopping at each run of data. Trailers are judged and dropped.
+/// A chunked body whose data is wanted: the same machine, stopping at each run of data. Trailers are judged and
+/// dropped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChunkedBody(BodySkip);
 

@@ -139,8 +139,8 @@ impl<'b> RequestHead<'b> {
     }
 }
 
-/// The fields of header lines that [`parse`] has accepted, taken apart again: nothing of them is kept per request, since
-/// a file needs none of them.
+/// The fields of header lines that [`parse`] has accepted, taken apart again: nothing of them is kept per request,
+/// since a file needs none of them.
 #[derive(Clone, Debug)]
 pub struct Fields<'b>(&'b [u8]);
 

@@ -1,10 +1,12 @@
 //! Byte ranges: which part of a file a Range header asks for.
 //!
-//! Apart because it is arithmetic on numbers a stranger chose. Imports nothing.
+//! Apart because it is arithmetic on numbers a stranger chose. Imports only the layer's own types.
 //!
 //! Invariant: a [`RangeAnswer::Part`] is not empty and lies inside the file.
 
 use std::ops::Range;
+
+use super::framing::digits;
 
 /// What a Range header means for a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,6 +46,47 @@ pub fn answer(header: &[u8], len: u64) -> RangeAnswer {
         Some(_) if several => RangeAnswer::Multi,
         Some(spec) => spec.of(len),
     }
+}
+
+/// The one range a header asks for, where the length is not known yet: first and last position, the first missing in a
+/// suffix, the last in a range to the end. `None` for anything else.
+pub fn single(header: &[u8]) -> Option<(Option<u64>, Option<u64>)> {
+    let mut specs =
+        bytes_unit(header)?.split(|&byte| byte == b',').map(<[u8]>::trim_ascii).filter(|spec| !spec.is_empty());
+    let spec = Spec::parse(specs.next()?)?;
+    if specs.next().is_some() {
+        return None;
+    }
+    Some(match spec {
+        Spec::Positions(first, last) => (Some(first), (last != u64::MAX).then_some(last)),
+        Spec::Suffix(count) => (None, Some(count)),
+    })
+}
+
+/// The part a Content-Range of a 206 tells: first position, one behind the last, and the length of the whole if known
+/// (RFC 9110 section 14.4). Nothing if it is malformed, of another unit, empty, or beyond the whole.
+///
+/// Stricter than [`answer`]: this decides which bytes are stored where.
+pub fn content_range(value: &[u8]) -> Option<(u64, u64, Option<u64>)> {
+    let (part, whole) = content_range_parts(value)?;
+    let dash = part.iter().position(|&byte| byte == b'-')?;
+    let (first, last) = (digits(&part[..dash])?, digits(&part[dash + 1..])?);
+    let whole = if whole == b"*" { None } else { Some(digits(whole)?) };
+    let end = last.checked_add(1)?;
+    (first <= last && whole.is_none_or(|whole| end <= whole)).then_some((first, end, whole))
+}
+
+/// The length of the whole that a 416 tells: `bytes */1234`.
+pub fn unsatisfied_range(value: &[u8]) -> Option<u64> {
+    let (part, whole) = content_range_parts(value)?;
+    if part == b"*" { digits(whole) } else { None }
+}
+
+/// What stands around the slash, `bytes` and its space taken off.
+fn content_range_parts(value: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (unit, rest) = value.split_at_checked(6)?;
+    let slash = rest.iter().position(|&byte| byte == b'/')?;
+    unit.eq_ignore_ascii_case(b"bytes ").then_some((&rest[..slash], &rest[slash + 1..]))
 }
 
 #[derive(Clone, Copy)]
@@ -143,6 +186,47 @@ mod tests {
         ];
         for (header, len, expected) in table {
             assert_eq!(answer(header.as_bytes(), len), expected, "{header} of {len}");
+        }
+    }
+
+    #[test]
+    fn one_range_without_a_length() {
+        assert_eq!(single(b"bytes=5-9"), Some((Some(5), Some(9))));
+        assert_eq!(single(b"bytes=5-"), Some((Some(5), None)));
+        assert_eq!(single(b"bytes=-9"), Some((None, Some(9))));
+        assert_eq!(single(b"bytes=0-1,5-9"), None);
+        assert_eq!(single(b"lines=0-1"), None);
+        assert_eq!(single(b"bytes=9-5"), None);
+    }
+
+    #[test]
+    fn an_origin_says_exactly_which_bytes_it_sends() {
+        let table = [
+            ("bytes 0-9/10", Some((0, 10, Some(10)))),
+            ("Bytes 2-2/10", Some((2, 3, Some(10)))),
+            ("bytes 5-9/*", Some((5, 10, None))),
+            ("bytes 0-18446744073709551614/*", Some((0, u64::MAX, None))),
+            ("bytes 0-18446744073709551615/*", None),
+            ("bytes 0-10/10", None),
+            ("bytes 5-4/10", None),
+            ("bytes */10", None),
+            ("bytes 0-9", None),
+            ("bytes=0-9/10", None),
+            ("bytes 0-9/", None),
+            ("bytes 0-9/10, 0-9/10", None),
+            ("bytes  0-9/10", None),
+            ("bytes -9/10", None),
+            ("bytes 0-/10", None),
+            ("lines 0-9/10", None),
+            ("", None),
+        ];
+        for (value, expected) in table {
+            assert_eq!(content_range(value.as_bytes()), expected, "{value}");
+        }
+        for (value, expected) in
+            [("bytes */10", Some(10)), ("bytes */*", None), ("bytes 0-9/10", None), ("bytes */", None)]
+        {
+            assert_eq!(unsatisfied_range(value.as_bytes()), expected, "{value}");
         }
     }
 

@@ -31,7 +31,21 @@ pub fn decode_path<'a>(target: &[u8], out: &'a mut Vec<u8>) -> Result<Target<'a>
 /// The same for a name that somebody else looks up: an escaped slash stays escaped, since to an origin it may be part
 /// of a name. Only for choosing a route; what is sent on is [`below`].
 pub fn decode_path_keeping_slashes<'a>(target: &[u8], out: &'a mut Vec<u8>) -> Result<Target<'a>, Refusal> {
-    decode(target, out, true)
+    decode(target, out, true)?;
+    // An origin may undo the escape, or take a backslash for a slash: then this would be a parent segment.
+    let mut rest = out.as_slice();
+    while let Some(at) = rest.windows(2).position(|two| two == b"..") {
+        let before = &out[..out.len() - rest.len() + at];
+        let after = &rest[at + 2..];
+        let opens = before.is_empty() || before.ends_with(b"/") || before.ends_with(b"\\") || before.ends_with(b"%2F");
+        let closes =
+            after.is_empty() || after.starts_with(b"/") || after.starts_with(b"\\") || after.starts_with(b"%2F");
+        if opens && closes {
+            return Err(PARENT);
+        }
+        rest = &rest[at + 1..];
+    }
+    Ok(Target { trailing_slash: out.last() == Some(&b'/'), path: out })
 }
 
 /// What of the raw `target` is behind the first `cut` bytes of its decoded `path`, query included, as it was sent; it
@@ -212,6 +226,18 @@ fn write_encoded(out: &mut Vec<u8>, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_spelling_of_a_parent_segment_reaches_an_origin() {
+        for target in ["/a/..%2fb", "/a%2f..", "/a%2F..%2Fb", "/..%5cb", "/a\\..", "/%2e%2e%2fb", "/../b"] {
+            let mut out = Vec::new();
+            assert_eq!(decode_path_keeping_slashes(target.as_bytes(), &mut out), Err(PARENT), "{target}");
+        }
+        for target in ["/a..b", "/..a", "/a..", "/...", "/a%2f..b"] {
+            let mut out = Vec::new();
+            assert!(decode_path_keeping_slashes(target.as_bytes(), &mut out).is_ok(), "{target}");
+        }
+    }
 
     #[test]
     fn what_is_sent_on_is_what_was_sent() {

@@ -49,6 +49,10 @@ impl Validators {
         &self.last_modified
     }
 
+    fn known(&self) -> Known<'_> {
+        Known { etag: Some(self.etag()), modified: Some((self.mtime_secs, &self.last_modified)) }
+    }
+
     /// The second `last_modified` tells.
     pub fn mtime_secs(&self) -> u64 {
         self.mtime_secs
@@ -69,28 +73,41 @@ pub enum Precondition {
 /// Evaluates the conditions of `head` against a file that exists, in the order of RFC 9110 section 13.2.2. Range and
 /// If-Range come after a [`Precondition::Proceed`].
 pub fn evaluate(head: &RequestHead<'_>, validators: &Validators) -> Precondition {
+    evaluate_known(head, &validators.known())
+}
+
+/// The validators somebody else chose: an origin's. Either may be missing, and its ETag may be weak.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Known<'a> {
+    /// The ETag as it was sent.
+    pub etag: Option<&'a [u8]>,
+    /// Last-Modified, in seconds and as it was sent.
+    pub modified: Option<(u64, &'a [u8])>,
+}
+
+/// As [`evaluate`], for somebody else's validators.
+pub fn evaluate_known(head: &RequestHead<'_>, known: &Known<'_>) -> Precondition {
     // 1 and 2. An unusable date is ignored (section 13.1.4).
     if !head.if_match.is_empty() {
-        if !any_tag(&head.if_match, validators.etag(), Comparison::Strong) {
+        if !any_tag(&head.if_match, known.etag, Comparison::Strong) {
             return Precondition::Failed;
         }
-    } else if let Some(since) = head.if_unmodified_since.and_then(date::parse)
-        && validators.mtime_secs > since
+    } else if let (Some(since), Some((modified, _))) = (head.if_unmodified_since.and_then(date::parse), known.modified)
+        && modified > since
     {
         return Precondition::Failed;
     }
     // 3 and 4.
     let reads = matches!(head.method, Method::Get | Method::Head);
     if !head.if_none_match.is_empty() {
-        if any_tag(&head.if_none_match, validators.etag(), Comparison::Weak) {
+        if any_tag(&head.if_none_match, known.etag, Comparison::Weak) {
             return if reads { Precondition::NotModified } else { Precondition::Failed };
         }
-    } else if let Some(value) = head.if_modified_since
+    } else if let (Some(value), Some((modified, sent))) = (head.if_modified_since, known.modified)
         && reads
     {
         // Nearly always our own Last-Modified comes back, which needs no parsing.
-        let unchanged =
-            value == validators.last_modified || date::parse(value).is_some_and(|since| validators.mtime_secs <= since);
+        let unchanged = value == sent || date::parse(value).is_some_and(|since| modified <= since);
         if unchanged {
             return Precondition::NotModified;
         }
@@ -104,14 +121,20 @@ pub fn evaluate(head: &RequestHead<'_>, validators: &Validators) -> Precondition
 /// A date is strong only if the file has not been modified within the second it tells, as far as `now_secs` shows
 /// (section 8.8.2.2); a weak ETag never is.
 pub fn if_range_holds(head: &RequestHead<'_>, validators: &Validators, now_secs: u64) -> bool {
+    if_range_holds_known(head, &validators.known(), now_secs)
+}
+
+/// As [`if_range_holds`], for somebody else's validators.
+pub fn if_range_holds_known(head: &RequestHead<'_>, known: &Known<'_>, now_secs: u64) -> bool {
     let Some(value) = head.if_range else { return true };
     if value.first() == Some(&b'"') {
-        return value == validators.etag();
+        return known.etag == Some(value);
     }
     // Equal, not "no later than": a client may hold an older version of a file that was put back (section 13.1.5).
     // A weak tag is no date, so it ends here as well.
-    validators.mtime_secs < now_secs
-        && (value == validators.last_modified || date::parse(value) == Some(validators.mtime_secs))
+    known
+        .modified
+        .is_some_and(|(modified, sent)| modified < now_secs && (value == sent || date::parse(value) == Some(modified)))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -120,9 +143,15 @@ enum Comparison {
     Weak,
 }
 
-/// Whether some entity tag in the lines is `etag` (which is strong), or one of them is `*`.
-fn any_tag(lines: &Lines<'_>, etag: &[u8], comparison: Comparison) -> bool {
-    lines.iter().any(|line| line == b"*" || tag_in_list(line, etag, comparison))
+/// Whether some entity tag in the lines is `etag`, or one of them is `*`.
+fn any_tag(lines: &Lines<'_>, etag: Option<&[u8]>, comparison: Comparison) -> bool {
+    let opaque = match (etag, comparison) {
+        (Some([b'W', b'/', opaque @ ..]), Comparison::Weak) => Some(opaque),
+        // A weak tag is strongly equal to none (section 8.8.3.2).
+        (Some([b'W', b'/', ..]), Comparison::Strong) => None,
+        (etag, _) => etag,
+    };
+    lines.iter().any(|line| line == b"*" || opaque.is_some_and(|opaque| tag_in_list(line, opaque, comparison)))
 }
 
 /// Commas may stand inside a tag, so the list is read tag by tag. What follows a malformed tag is not trusted.

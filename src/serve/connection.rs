@@ -14,6 +14,7 @@
 //!
 //! Invariants: one response at a time per connection (R5); bytes of a request body never become the next request.
 
+use super::cached;
 use super::core::{Core, Job};
 use super::proxy;
 use super::route::Found as Routed;
@@ -35,7 +36,9 @@ use crate::ring::token::Token;
 use crate::store::file::OpenFile;
 use crate::store::{Found, Missing};
 use crate::sys::socket;
-use crate::telemetry::tally::{AbortReason, CloseReason, CodeClass, ConnState, Engine, Limit, MethodLabel, RangeKind};
+use crate::telemetry::tally::{
+    AbortReason, CacheResult, CloseReason, CodeClass, ConnState, Engine, Limit, MethodLabel, RangeKind,
+};
 use crate::transfer::drive::{Abort, Flow, Order};
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
@@ -96,7 +99,13 @@ impl Conn {
         Self {
             index,
             generation,
-            flow: Flow { socket, route: listener, progressed: Cell::new(now), pinned: Rc::default() },
+            flow: Flow {
+                socket,
+                route: listener,
+                progressed: Cell::new(now),
+                pinned: Rc::default(),
+                sent: Cell::new(0),
+            },
             state: Cell::new(ConnState::Reading),
             since: Cell::new(now),
             timer: Cell::new(Nanos(u64::MAX)),
@@ -484,11 +493,21 @@ struct Answer {
     skip: Option<BodySkip>,
 }
 
-struct Body {
+/// A range of a file as the body of a response.
+pub struct Body {
     file: Rc<OpenFile>,
     start: u64,
     end: u64,
     path: Vec<u8>,
+    /// From the cache: counted as served by it.
+    stored: bool,
+}
+
+impl Body {
+    /// A range of a file of the cache, which no name of the store leads to.
+    pub fn stored(file: Rc<OpenFile>, start: u64, end: u64) -> Self {
+        Self { file, start, end, path: Vec::new(), stored: false }
+    }
 }
 
 /// Answers requests until the input is used up; then the task ends and the connection is idle, partial or closing.
@@ -666,7 +685,7 @@ fn decide(core: &Rc<Core>, conn: &Conn, bytes: &[u8], found: Option<Found>) -> D
     }
     let context = Context { core, request: &request, keep, used };
     if core.has_origins
-        && let Some(decision) = context.of_origin()
+        && let Some(decision) = context.of_origin(&bytes[..used])
     {
         return decision;
     }
@@ -719,8 +738,25 @@ impl Context<'_> {
         }
     }
 
+    /// A hit of the cache that needs nothing but this core: the object is complete, fresh and the same for everybody.
+    fn of_front(&self, route: usize) -> Option<Answer> {
+        let request = self.request;
+        if !matches!(request.method, Method::Get | Method::Head) || request.framing.has_body() {
+            return None;
+        }
+        let front = self.core.front(route, request.target)?;
+        let asks = |name: &[u8]| name.eq_ignore_ascii_case(b"cache-control") || name.eq_ignore_ascii_case(b"pragma");
+        if request.fields().any(|(name, _)| asks(name)) {
+            return None;
+        }
+        let (status, head, range) = cached::hit(self.core, route, &front, request, self.keep)?;
+        let body = (request.method == Method::Get && range.start < range.end)
+            .then(|| Body { stored: true, ..Body::stored(Rc::clone(&front.file), range.start, range.end) });
+        Some(self.answer(head, body, status, route))
+    }
+
     /// The decision where the target belongs to a route with origins; `None` where it does not.
-    fn of_origin(&self) -> Option<Decision> {
+    fn of_origin(&self, raw: &[u8]) -> Option<Decision> {
         let core = self.core;
         let mut scratch = core.paths().borrow_mut();
         // An escaped slash is an ordinary name to many origins; our own files have no such names.
@@ -728,9 +764,14 @@ impl Context<'_> {
         match core.router.find(self.request.host, path)? {
             Routed::Route { route, cut } => {
                 let Source::Origin(origin) = &core.config.routes[route].source else { return None };
+                if core.cache.is_some()
+                    && let Some(answer) = self.of_front(route)
+                {
+                    return Some(Decision::Answer(answer));
+                }
                 Some(Decision::Proxy(Box::new(proxy::Request::new(
                     self.request,
-                    self.used,
+                    raw,
                     path,
                     (route, cut),
                     self.keep,
@@ -831,8 +872,13 @@ impl Context<'_> {
         let std::ops::Range { start, end } = part.clone().unwrap_or(0..len);
         let mut head = core.take_head();
         self.write_head(&mut head, status, &file, part, route);
-        let body =
-            (request.method == Method::Get && start < end).then(|| Body { file, start, end, path: name.to_vec() });
+        let body = (request.method == Method::Get && start < end).then(|| Body {
+            file,
+            start,
+            end,
+            path: name.to_vec(),
+            stored: false,
+        });
         self.answer(head, body, status, route)
     }
 
@@ -863,7 +909,7 @@ impl Context<'_> {
 }
 
 /// The row of a route in the tally: routes past the table share the last.
-fn row(core: &Core, route: usize) -> usize {
+pub fn row(core: &Core, route: usize) -> usize {
     route.min(core.tally().routes.len() - 1)
 }
 
@@ -966,6 +1012,7 @@ pub fn first_byte(core: &Core, route: usize, began: Nanos) {
 
 /// Sends one response; true if the connection goes on.
 async fn respond(core: &Rc<Core>, conn: &Rc<Conn>, answer: Answer) -> bool {
+    let tally = core.tally();
     let Answer { head, body, status, method, route, keep, skip, .. } = answer;
     let began = begin(core, conn);
     *conn.skip.borrow_mut() = skip;
@@ -975,7 +1022,14 @@ async fn respond(core: &Rc<Core>, conn: &Rc<Conn>, answer: Answer) -> bool {
             core.give_head(head);
             sent
         }
-        Some(body) => send_body(core, conn, route, head, body).await,
+        Some(body) => {
+            let (stored, before) = (body.stored, conn.flow.sent.get());
+            let sent = send_body(core, conn, route, head, body).await;
+            if stored {
+                tally.cache_served[CacheResult::Hit as usize].add(conn.flow.sent.get() - before);
+            }
+            sent
+        }
     };
     finish(core, conn, route, method, status, keep, began, sent)
 }
@@ -995,6 +1049,7 @@ fn sent(core: &Core, conn: &Conn, result: Outcome, head: u64, whole: u64) -> Res
     let taken = result.map(u64::from).unwrap_or(0);
     core.tally().head_bytes.add(taken.min(head));
     core.tally().body_bytes[Engine::Send as usize].add(taken.saturating_sub(head));
+    conn.flow.sent.set(conn.flow.sent.get() + taken.saturating_sub(head));
     conn.flow.progressed.set(core.now());
     match result {
         Ok(_) if taken == whole => Ok(()),
@@ -1005,7 +1060,7 @@ fn sent(core: &Core, conn: &Conn, result: Outcome, head: u64, whole: u64) -> Res
 }
 
 /// Sends head and body: from the content cache in one send, or by the mover.
-async fn send_body(core: &Rc<Core>, conn: &Rc<Conn>, route: usize, head: Vec<u8>, body: Body) -> Result<(), Abort> {
+pub async fn send_body(core: &Rc<Core>, conn: &Rc<Conn>, route: usize, head: Vec<u8>, body: Body) -> Result<(), Abort> {
     let ttfb = &core.tally().routes[row(core, route)].ttfb;
     let choice = core.config.routes[route].engine;
     let began = core.now();

@@ -2,29 +2,99 @@
 
 use super::connection::Conn;
 use super::route::Router;
+use crate::cache::Cache;
+use crate::cache::object::{Meta, Object, Waiter};
+use crate::cache::policy::{CacheControl, Reuse};
 use crate::clock::{Clock, Nanos};
 use crate::config::Config;
 use crate::http::date;
-use crate::ring::op::Frame;
+use crate::ring::completion::Errno;
+use crate::ring::op::{Frame, Op, SharedFd};
 use crate::ring::{Ring, TaskId};
 use crate::shard::ShardPublic;
 use crate::shard::patience::Timers;
 use crate::store::Store;
+use crate::store::file::OpenFile;
+use crate::store::open_cache::{Lookup, OpenCache};
 use crate::telemetry::tally::{ConnState, Limit, Tally};
 use crate::transfer::drive::Mover;
 use crate::upstream::exchange::Upstream;
 use crate::upstream::origin::Origin;
+use crate::upstream::sigv4::{Bucket, Credentials};
 use slab::Slab;
 use std::cell::{Cell, RefCell};
+use std::ffi::CString;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Response heads kept for reuse.
 const SPARE_HEADS: usize = 512;
 /// A head that grew larger than this is freed rather than kept.
 const HEAD_KEPT: usize = 16 << 10;
+
+/// What all cores share.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// Per route, its origins.
+    pub origins: Vec<Vec<Arc<Origin>>>,
+    /// The cache, if any.
+    pub cache: Option<Arc<Cache>>,
+    /// Every core.
+    pub shards: Arc<[Arc<ShardPublic>]>,
+    /// Per route, how its requests are signed.
+    pub signers: Arc<[Option<Signer>]>,
+}
+
+/// What signs the requests of a route.
+#[derive(Debug)]
+pub struct Signer {
+    /// Who we are to the origin.
+    pub credentials: Credentials,
+    /// Region of the signature.
+    pub region: String,
+    /// Per origin of the route, its bucket where one is named.
+    pub buckets: Vec<Option<Bucket>>,
+}
+
+/// A file of the cache, open on one core.
+#[derive(Debug)]
+pub struct Local {
+    /// The file, as long as the object was known to be when it was opened.
+    pub file: Rc<OpenFile>,
+    sized: RefCell<Option<Rc<OpenFile>>>,
+    touched: Cell<bool>,
+}
+
+impl Local {
+    /// The file with the length the object has now.
+    pub fn sized(&self, object: &Object) -> Rc<OpenFile> {
+        let size = object.size();
+        if self.file.len() == size {
+            return Rc::clone(&self.file);
+        }
+        let mut sized = self.sized.borrow_mut();
+        match &*sized {
+            Some(file) if file.len() == size => Rc::clone(file),
+            _ => Rc::clone(sized.insert(Rc::new(OpenFile::stored(Rc::clone(self.file.fd()), size)))),
+        }
+    }
+}
+
+/// A complete object as one core knows it.
+#[derive(Debug)]
+pub struct Front {
+    /// The object.
+    pub object: Arc<Object>,
+    /// Its head, as of `version`.
+    pub meta: Arc<Meta>,
+    version: u64,
+    /// Its file.
+    pub file: Rc<OpenFile>,
+    local: Rc<Local>,
+}
 
 /// Work for a task.
 pub enum Job {
@@ -69,6 +139,20 @@ pub struct Core {
     pub upstream: Upstream,
     /// Whether any route has origins.
     pub has_origins: bool,
+    /// The cache, shared by all cores.
+    pub cache: Option<Arc<Cache>>,
+    /// The cache's directory.
+    cache_root: Option<SharedFd>,
+    /// Files of the cache this core has open.
+    locals: RefCell<OpenCache<Rc<Local>>>,
+    /// Complete objects by target as it is sent, for hits without a lock.
+    front: RefCell<OpenCache<Rc<Front>>>,
+    /// Objects used since the index was last told.
+    touched: RefCell<Vec<u64>>,
+    /// Every core, to wake its tasks.
+    shards: Arc<[Arc<ShardPublic>]>,
+    /// Per route, how its requests are signed.
+    pub signers: Arc<[Option<Signer>]>,
     generation: Cell<u32>,
     clock: Clock,
     now: Cell<Nanos>,
@@ -89,9 +173,11 @@ impl Core {
         ring: Rc<Ring>,
         store: Store,
         mover: Mover,
-        origins: &[Vec<Arc<Origin>>],
+        shared: &Shared,
+        cache_root: Option<SharedFd>,
         clock: Clock,
     ) -> Self {
+        let origins = &shared.origins;
         let router = Router::new(&config.routes);
         let now = clock.now();
         let timers = Timers::new(Rc::clone(&ring), clock);
@@ -99,6 +185,13 @@ impl Core {
         let (own, stock) = (Rc::clone(&ring), Rc::clone(mover.stock()));
         let upstream = Upstream::new(own, Rc::clone(&timers), stock, Arc::clone(&config), origins, tally);
         let core = Self {
+            cache: shared.cache.clone(),
+            cache_root,
+            locals: RefCell::new(OpenCache::new(config.limits.open_files_per_core)),
+            front: RefCell::new(OpenCache::new(config.limits.open_files_per_core)),
+            touched: RefCell::default(),
+            shards: Arc::clone(&shared.shards),
+            signers: Arc::clone(&shared.signers),
             has_origins: origins.iter().any(|origins| !origins.is_empty()),
             upstream,
             config,
@@ -223,6 +316,133 @@ impl Core {
     /// Gives work a task of its own.
     pub fn spawn(&self, work: impl Future<Output = ()> + 'static) {
         self.spawn.borrow_mut().push(Job::Other(Box::pin(work)));
+    }
+
+    /// Wakes tasks that waited for a fill, on whatever core they are.
+    pub fn wake_waiters(&self, waiters: Vec<Waiter>) {
+        if waiters.is_empty() {
+            return;
+        }
+        let own = self.public.core;
+        for waiter in waiters.iter().filter(|waiter| waiter.core == own) {
+            self.ring.wake(waiter.task);
+        }
+        for (core, shard) in self.shards.iter().enumerate().filter(|(core, _)| *core != own) {
+            let tasks: Vec<TaskId> =
+                waiters.iter().filter(|waiter| waiter.core == core).map(|waiter| waiter.task).collect();
+            if !tasks.is_empty() {
+                shard.mailbox.wake_tasks(&tasks);
+            }
+        }
+    }
+
+    /// Opens a file of the cache's directory.
+    ///
+    /// # Errors
+    /// What the kernel says; ENOENT without a cache.
+    pub async fn open_stored(&self, path: CString, flags: u64) -> Result<SharedFd, Errno> {
+        let Some(root) = &self.cache_root else { return Err(Errno(libc::ENOENT)) };
+        let mode = if flags & libc::O_CREAT as u64 == 0 { 0 } else { 0o600 };
+        let how = io_uring::types::OpenHow::new().flags(flags).mode(mode);
+        let done = self.ring.submit(Op::OpenAt { root: Rc::clone(root), path, how: Box::new(how) }).await;
+        done.result.map(|fd| Rc::new(crate::sys::own(fd as i32)))
+    }
+
+    /// Keeps the open file of an object on this core.
+    pub fn keep_local(&self, object: &Object, file: &OpenFile) -> Rc<Local> {
+        let local = Rc::new(Local {
+            file: Rc::new(OpenFile::stored(Rc::clone(file.fd()), object.size())),
+            sized: RefCell::default(),
+            touched: Cell::new(false),
+        });
+        let key = object.id.to_le_bytes();
+        let mut locals = self.locals.borrow_mut();
+        locals.insert(0, &key, Rc::clone(&local), self.now(), |old, evicted| {
+            if evicted {
+                self.hit(Limit::OpenFiles);
+            }
+            self.release(&old);
+        });
+        local
+    }
+
+    fn release(&self, local: &Local) {
+        self.store.release(&local.file);
+        if let Some(file) = &*local.sized.borrow() {
+            self.store.release(file);
+        }
+    }
+
+    /// The open file of an object on this core.
+    ///
+    /// # Errors
+    /// It is gone, or there are no descriptors.
+    pub async fn local(&self, cache: &Cache, object: &Object) -> Result<Rc<Local>, Errno> {
+        let key = object.id.to_le_bytes();
+        let found = self.locals.borrow().peek(0, &key).cloned();
+        let local = match found {
+            Some(local) => local,
+            None => {
+                let flags = (libc::O_RDWR | libc::O_CLOEXEC) as u64;
+                let fd = self.open_stored(cache.keeper.path(object.id), flags).await?;
+                self.keep_local(object, &OpenFile::stored(fd, object.size()))
+            }
+        };
+        if !local.touched.replace(true) {
+            self.touched.borrow_mut().push(object.id);
+        }
+        Ok(local)
+    }
+
+    /// Remembers a complete object under the target it was asked by, if every request for that gets the same.
+    pub fn keep_front(&self, route: usize, target: &[u8], object: &Arc<Object>, meta: &Arc<Meta>, local: &Rc<Local>) {
+        let version = object.version();
+        if !object.is_complete() || object.is_dead() || !meta.vary.is_empty() || meta.status != 200 {
+            return;
+        }
+        let front = Rc::new(Front {
+            object: Arc::clone(object),
+            meta: Arc::clone(meta),
+            version,
+            file: local.sized(object),
+            local: Rc::clone(local),
+        });
+        self.front.borrow_mut().insert(route, target, front, self.now(), |_, _| {});
+    }
+
+    /// The complete, fresh object a target stands for, if this core has had it lately.
+    #[inline]
+    pub fn front(&self, route: usize, target: &[u8]) -> Option<Rc<Front>> {
+        let mut cache = self.front.borrow_mut();
+        let front = cache.find(route, target, Nanos(0), Duration::MAX);
+        let (Lookup::Fresh(front) | Lookup::Stale(front)) = front else { return None };
+        let good = !front.object.is_dead()
+            && front.object.version() == front.version
+            && front.meta.times.reuse(&CacheControl::default(), self.unix_seconds()) == Reuse::Fresh;
+        if !good {
+            cache.remove(route, target);
+            return None;
+        }
+        if !front.local.touched.replace(true) {
+            self.touched.borrow_mut().push(front.object.id);
+        }
+        Some(Rc::clone(front))
+    }
+
+    /// Tells the index what was used; called about once a second.
+    pub fn tell_touched(&self) {
+        let Some(cache) = &self.cache else { return };
+        let touched = self.touched.take();
+        if touched.is_empty() {
+            return;
+        }
+        cache.touch(&touched);
+        let locals = self.locals.borrow();
+        for id in touched {
+            if let Some(local) = locals.peek(0, &id.to_le_bytes()) {
+                local.touched.set(false);
+            }
+        }
     }
 
     /// The task polled now.

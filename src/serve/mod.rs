@@ -1,14 +1,19 @@
 //! Run the server: probe, bind, start one worker per core, answer for them, stop in order.
 
+pub mod admin;
+pub mod cached;
 pub mod connection;
 pub mod core;
+pub mod fill;
 pub mod proxy;
 pub mod relay;
 pub mod route;
 pub mod worker;
 
+use self::core::{Shared, Signer};
+use crate::cache::Cache;
 use crate::clock::Clock;
-use crate::config::{AdminAddress, Config, EngineChoice, LogFormat, Source};
+use crate::config::{AdminAddress, Config, EngineChoice, LogFormat, S3Style, Source};
 use crate::control;
 use crate::error::{Error, Kind, Result};
 use crate::shard::ShardPublic;
@@ -18,6 +23,7 @@ use crate::sys::socket::{self, Listen};
 use crate::sys::{self};
 use crate::telemetry::tally::Tally;
 use crate::upstream::origin::{Origin, Watch, Watched};
+use crate::upstream::sigv4::{Bucket, Credentials, Style};
 use std::ffi::CString;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -47,8 +53,8 @@ pub fn run(config: Config) -> Result<()> {
     check_forced(&config, &capabilities)?;
     let roots = open_roots(&config)?;
     let (addresses, mut listeners) = bind(&config)?;
-    let admin = config.admin.as_ref().map(bind_admin).transpose()?;
-    let admin_address = admin.as_ref().map(control::AdminListener::describe);
+    let admin_listener = config.admin.as_ref().map(bind_admin).transpose()?;
+    let admin_address = admin_listener.as_ref().map(control::AdminListener::describe);
 
     let origins: Vec<Vec<Arc<Origin>>> = config.routes.iter().map(origins_of).collect();
     let origin_count = origins.iter().map(Vec::len).sum();
@@ -74,6 +80,10 @@ pub fn run(config: Config) -> Result<()> {
     let clock = Clock::start();
     let (_watch, unknown) = watch(&config, &origins, clock)?;
     warnings.extend(unknown.into_iter().map(|text| ("origin", text)));
+    let cache = config.cache.clone().filter(|_| origin_count > 0).map(Cache::open).transpose()?;
+    let cache_root = cache.as_ref().map(|cache| open_root(&cache.config.dir)).transpose()?;
+    let signers: Arc<[Option<Signer>]> = config.routes.iter().map(signer).collect::<Result<_>>()?;
+    let shared = Shared { origins: origins.clone(), cache: cache.clone(), shards: Arc::clone(&shards), signers };
     let (tell, told) = mpsc::channel();
     let mut threads = Vec::new();
     for (public, listeners) in shards.iter().zip(listeners.drain(..)) {
@@ -83,7 +93,8 @@ pub fn run(config: Config) -> Result<()> {
             public: Arc::clone(public),
             listeners,
             roots: roots.clone(),
-            origins: origins.clone(),
+            shared: shared.clone(),
+            cache_root: cache_root.clone(),
             clock,
             lockable,
         };
@@ -138,8 +149,12 @@ pub fn run(config: Config) -> Result<()> {
     }
     let seen = origins.clone();
     let control = control::spawn(control::Control {
+        cache: cache.as_ref().map(|cache| Arc::clone(&cache.counts)),
+        cache_admin: cache.as_ref().map(|cache| -> Box<dyn control::CacheAdmin> {
+            Box::new(admin::Admin::new(Arc::clone(cache), Arc::clone(&config), clock))
+        }),
         origins: control::Health(Box::new(move |now| health(&seen, now))),
-        admin,
+        admin: admin_listener,
         shards: Arc::clone(&shards),
         config: Arc::clone(&config),
         capabilities: flags,
@@ -163,6 +178,9 @@ pub fn run(config: Config) -> Result<()> {
         }
     }
     join(threads);
+    if let Some(cache) = &cache {
+        cache.flush();
+    }
     control.finish();
     match failure {
         Some(error) => Err(error),
@@ -180,6 +198,41 @@ fn origins_of(route: &crate::config::Route) -> Vec<Arc<Origin>> {
         Source::Origin(origin) => origin.origins.iter().map(|url| Arc::new(Origin::new(url.clone()))).collect(),
         Source::Directory(_) => Vec::new(),
     }
+}
+
+/// What signs the requests of a route: its own keys, else its file's, else the environment's.
+fn signer(route: &crate::config::Route) -> Result<Option<Signer>> {
+    let Source::Origin(origin) = &route.source else { return Ok(None) };
+    let Some(s3) = &origin.s3 else { return Ok(None) };
+    let what = || format!("sign the requests of route {}", route.prefix);
+    let bad = |why: String| Error::new(Kind::Config, what(), why);
+    let credentials = match (&s3.keys, &s3.file) {
+        (Some((access, secret, token)), _) => {
+            Credentials::new(access, secret, token.as_deref()).map_err(|error| bad(error.to_string()))?
+        }
+        (None, Some(file)) => {
+            let text = std::fs::read_to_string(file)
+                .map_err(|error| Error::os(format!("read {}", file.display()), &error).kind_is(Kind::Config))?;
+            let profile = std::env::var("AWS_PROFILE").unwrap_or_else(|_| "default".to_owned());
+            Credentials::from_file(&text, &profile).map_err(|error| bad(format!("{}: {error}", file.display())))?
+        }
+        (None, None) => Credentials::from_environment(|name| std::env::var(name).ok())
+            .map_err(|error| bad(error.to_string()))?
+            .ok_or_else(|| {
+                bad("there are no credentials".to_owned())
+                    .remedy("set s3_access_key and s3_secret_key, s3_credentials_file, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+            })?,
+    };
+    let style = match s3.style {
+        S3Style::Path => Style::Path,
+        S3Style::Host => Style::VirtualHost,
+    };
+    let bucket = |url: &crate::config::OriginUrl| match &s3.bucket {
+        Some(name) => Bucket::new(&url.authority(), name, style).map(Some).map_err(|why| bad(why.to_owned())),
+        None => Ok(None),
+    };
+    let buckets = origin.origins.iter().map(bucket).collect::<Result<_>>()?;
+    Ok(Some(Signer { credentials, region: s3.region.clone(), buckets }))
 }
 
 /// Starts the thread that looks origins up and checks them; `None` where there are none.
@@ -249,28 +302,29 @@ fn check_forced(config: &Config, capabilities: &Capabilities) -> Result<()> {
     Ok(())
 }
 
-fn open_roots(config: &Config) -> Result<Vec<Arc<OwnedFd>>> {
-    let open = |path: &std::path::Path| {
-        let name = CString::new(path.as_os_str().as_bytes())
-            .map_err(|_| Error::new(Kind::Config, format!("open {}", path.display()), "the path has a NUL byte"))?;
-        sys::open_root(&name).map(Arc::new).map_err(|error| {
-            let failed = Error::os(format!("open the directory {}", path.display()), &error);
-            match error.raw_os_error() {
-                Some(libc::ENOENT | libc::ENOTDIR) => {
-                    failed.kind_is(Kind::Config).remedy("SOURCE must be a directory that exists")
-                }
-                Some(libc::EACCES) => failed.remedy("this user must be able to read and enter it"),
-                _ => failed,
+fn open_root(path: &std::path::Path) -> Result<Arc<OwnedFd>> {
+    let name = CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| Error::new(Kind::Config, format!("open {}", path.display()), "the path has a NUL byte"))?;
+    sys::open_root(&name).map(Arc::new).map_err(|error| {
+        let failed = Error::os(format!("open the directory {}", path.display()), &error);
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENOTDIR) => {
+                failed.kind_is(Kind::Config).remedy("SOURCE must be a directory that exists, or an http:// URL")
             }
-        })
-    };
+            Some(libc::EACCES) => failed.remedy("this user must be able to read and enter it"),
+            _ => failed,
+        }
+    })
+}
+
+fn open_roots(config: &Config) -> Result<Vec<Arc<OwnedFd>>> {
     config
         .routes
         .iter()
         .map(|route| match &route.source {
-            Source::Directory(path) => open(path),
+            Source::Directory(path) => open_root(path),
             // Nothing is opened under it: its names go to the origin.
-            Source::Origin(_) => open(std::path::Path::new("/")),
+            Source::Origin(_) => open_root(std::path::Path::new("/")),
         })
         .collect()
 }

@@ -8,9 +8,11 @@
 //!
 //! Invariant: a response that did not come whole from the origin never ends as if it had.
 
+use super::cached;
 use super::connection::{self, Conn};
 use super::core::Core;
 use super::relay;
+use crate::cache::policy::Overrides;
 use crate::config::{EngineChoice, ForwardedRule, OriginRoute, Route, Source};
 use crate::http::chunked::ChunkedBody;
 use crate::http::framing::Framing;
@@ -26,16 +28,19 @@ use crate::transfer::drive::Abort;
 use crate::upstream::exchange::{Ask, Failure, Response};
 use crate::upstream::hop::{self, Conditions, Forwarded, HostRule, OutgoingRequest};
 use crate::upstream::origin::Origin;
+use crate::upstream::sigv4;
 use std::cell::Cell;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// A request for an origin, on its own: the buffers it came in are free again.
 #[derive(Debug)]
 pub struct Request {
     /// Bytes of its head.
     pub used: usize,
+    raw: Vec<u8>,
     verb: Vec<u8>,
     lines: Vec<u8>,
     /// What the client sent as Host.
@@ -68,7 +73,7 @@ impl Request {
     /// From a parsed head; `path` is its decoded path, of which `cut` bytes are the route's.
     pub fn new(
         head: &RequestHead<'_>,
-        used: usize,
+        raw: &[u8],
         path: &[u8],
         (route, cut): (usize, usize),
         keep: bool,
@@ -82,7 +87,8 @@ impl Request {
         };
         let bodiless = matches!(head.framing, Framing::None | Framing::Length(0));
         Self {
-            used,
+            used: raw.len(),
+            raw: raw.to_vec(),
             verb: method.to_vec(),
             lines: head.field_lines.to_vec(),
             host: head.host.map(<[u8]>::to_vec),
@@ -105,6 +111,11 @@ impl Request {
         &self.verb
     }
 
+    /// Its head as it was received.
+    pub fn raw(&self) -> &[u8] {
+        &self.raw
+    }
+
     /// Every field of its head.
     pub fn fields(&self) -> Fields<'_> {
         Fields::new(&self.lines)
@@ -121,6 +132,25 @@ pub fn origin_route(route: &Route) -> &OriginRoute {
         Source::Origin(origin) => origin,
         Source::Directory(_) => unreachable!("only routes with origins make a proxy request"),
     }
+}
+
+/// A route's own times.
+pub fn overrides(core: &Core, route: usize) -> Overrides {
+    let route = origin_route(&core.config.routes[route]);
+    Overrides {
+        ttl: route.ttl.map(|ttl| ttl.as_secs()),
+        ttl_override: route.ttl_override.map(|ttl| ttl.as_secs()),
+        negative_ttl: route.negative_ttl.as_secs(),
+        stale_while_revalidate: route.stale_while_revalidate.as_secs(),
+        stale_if_error: route.stale_if_error.as_secs(),
+    }
+}
+
+/// A route's name in the keys of the cache: where it is reached, and the first of its origins.
+pub fn route_name(route: &Route) -> String {
+    let host = route.host.as_deref().unwrap_or("*");
+    let origin = origin_route(route).origins.first().map(ToString::to_string).unwrap_or_default();
+    format!("{host}{} {origin}", route.prefix)
 }
 
 /// What was answered.
@@ -153,7 +183,24 @@ pub async fn answer(core: &Rc<Core>, conn: &Rc<Conn>, mut request: Request) -> b
         let keep = request.keep && !request.has_body();
         tell(core, conn, &request, Status(508), "this request goes round in circles (see its Via)", &[], keep).await
     } else {
-        relayed(core, conn, &request, &[]).await
+        match &core.cache {
+            Some(cache) if origin_route(&core.config.routes[route]).cache => {
+                let cache = Arc::clone(cache);
+                if matches!(method, MethodLabel::Get | MethodLabel::Head) && !request.has_body() {
+                    cached::answer(core, conn, &cache, request).await
+                } else {
+                    let key = cached::key_of(core, &request);
+                    let unsafe_method = !matches!(request.verb(), b"GET" | b"HEAD" | b"OPTIONS");
+                    let answered = relayed(core, conn, &request, &[]).await;
+                    // RFC 9111 section 4.4: what it may have changed is not used again.
+                    if unsafe_method && matches!(answered.status.0, 200..=399) {
+                        cache.purge(&key);
+                    }
+                    answered
+                }
+            }
+            _ => relayed(core, conn, &request, &[]).await,
+        }
     };
     connection::finish(core, conn, route, method, answered.status, answered.keep, began, answered.sent)
 }
@@ -332,11 +379,11 @@ pub fn write_head(
     if !dated {
         write_field(out, b"Date", &core.date());
     }
-    write_end(out, request, framed, keep, extra);
+    write_end(out, request.version, framed, keep, extra);
 }
 
 /// The fields that are ours, and the empty line.
-pub fn write_end(out: &mut Vec<u8>, request: &Request, framed: Framed, keep: bool, extra: &[(&str, &[u8])]) {
+pub fn write_end(out: &mut Vec<u8>, version: Version, framed: Framed, keep: bool, extra: &[(&str, &[u8])]) {
     match framed {
         Framed::None | Framed::Close => {}
         Framed::Length(length) => {
@@ -348,7 +395,7 @@ pub fn write_end(out: &mut Vec<u8>, request: &Request, framed: Framed, keep: boo
     for (name, value) in extra {
         write_field(out, name.as_bytes(), value);
     }
-    match (keep, request.version) {
+    match (keep, version) {
         (false, _) => write_field(out, b"Connection", b"close"),
         (true, Version::Http10) => write_field(out, b"Connection", b"keep-alive"),
         (true, Version::Http11) => {}
@@ -467,19 +514,50 @@ pub fn write_request(
     let mut target = origin.url.prefix.clone().into_bytes();
     target.extend_from_slice(&request.target);
     let authority = origin.url.authority();
-    let host_rule = match &route.host {
+    let method = match own {
+        Some(Own { head: true, .. }) => b"HEAD".as_slice(),
+        Some(_) => b"GET",
+        None => request.verb(),
+    };
+    let mut host_rule = match &route.host {
         crate::config::HostRule::Origin => HostRule::Origin,
         crate::config::HostRule::Client => HostRule::Client,
         crate::config::HostRule::Fixed(name) => HostRule::Fixed(name.clone()),
     };
+    let signed = match &core.signers[request.route] {
+        Some(signer) => {
+            let at = route.origins.iter().position(|url| *url == origin.url).unwrap_or(0);
+            if let Some(Some(bucket)) = signer.buckets.get(at) {
+                target = bucket.target(&target);
+                host_rule = HostRule::Fixed(bucket.host().to_owned());
+            }
+            let host = match &host_rule {
+                HostRule::Fixed(name) => name.as_bytes(),
+                HostRule::Client => request.host.as_deref().unwrap_or(authority.as_bytes()),
+                HostRule::Origin => authority.as_bytes(),
+            };
+            let method = if method == b"HEAD" { "HEAD" } else { "GET" };
+            let now = core.unix_seconds();
+            let asked = sigv4::Request { method, host, target: &target, fields: &[], region: &signer.region, now };
+            let signed = sigv4::sign(&signer.credentials, &asked);
+            target.clone_from(&signed.target);
+            Some(signed)
+        }
+        None => None,
+    };
+    let set = signed.as_ref().map(sigv4::Signed::fields).unwrap_or_default();
+    // What no key has must not choose what others then get; a signature is ours alone.
+    let mut drop: Vec<&str> = Vec::new();
+    if own.is_some() {
+        drop.extend_from_slice(hop::UNKEYED);
+    }
+    if signed.is_some() {
+        drop.extend_from_slice(&["authorization", "x-amz-*"]);
+    }
     hop::request_head(
         out,
         &OutgoingRequest {
-            method: match own {
-                Some(Own { head: true, .. }) => b"HEAD",
-                Some(_) => b"GET",
-                None => request.verb(),
-            },
+            method,
             target: &target,
             fields: request.fields(),
             client_version: request.version,
@@ -489,13 +567,15 @@ pub fn write_request(
             origin_host: authority.as_bytes(),
             host: &host_rule,
             forwarded: match route.forwarded {
+                // What is fetched for all tells nothing of one.
+                _ if own.is_some() => Forwarded::Off,
                 ForwardedRule::Append => Forwarded::Append,
                 ForwardedRule::Replace => Forwarded::Replace,
                 ForwardedRule::Off => Forwarded::Off,
             },
             conditions: own.map_or(Conditions::Client, |own| Conditions::Ours(own.fields)),
-            drop: &[],
-            set: &[],
+            drop: &drop,
+            set: &set,
             body: if own.is_some() { Framing::None } else { request.framing },
             keep_alive: true,
         },

@@ -108,6 +108,7 @@ async fn received(core: &Rc<Core>, conn: &Rc<Conn>, incoming: &mut Incoming) -> 
 /// Counts body bytes that the client's socket took.
 fn took(core: &Core, conn: &Conn, engine: Engine, bytes: usize) {
     core.tally().body_bytes[engine as usize].add(bytes as u64);
+    conn.flow.sent.set(conn.flow.sent.get() + bytes as u64);
     conn.flow.progressed.set(core.clock().now());
 }
 

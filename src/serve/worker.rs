@@ -4,7 +4,7 @@
 //! a bounded time, fire timers, enter the ring once. Nothing is acted on inside the reap.
 
 use super::connection::{self, Conn, TAG_CONN};
-use super::core::{Core, Job};
+use super::core::{Core, Job, Shared};
 use crate::clock::{Clock, Nanos};
 use crate::config::Config;
 use crate::error::{Error, Kind, Result};
@@ -23,7 +23,6 @@ use crate::sys::probe::{self, Capabilities};
 use crate::sys::{self, affinity, socket};
 use crate::telemetry::tally::{Limit, RejectReason};
 use crate::transfer::drive::Mover;
-use crate::upstream::origin::Origin;
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -121,8 +120,10 @@ pub struct Worker {
     pub listeners: Vec<OwnedFd>,
     /// One directory per route, shared by all cores.
     pub roots: Vec<Arc<OwnedFd>>,
-    /// Per route, its origins, shared by all cores.
-    pub origins: Vec<Vec<Arc<Origin>>>,
+    /// What all cores share.
+    pub shared: Shared,
+    /// The cache's directory, if there is one.
+    pub cache_root: Option<Arc<OwnedFd>>,
     /// The process's clock.
     pub clock: Clock,
     /// Bytes this core may register; `None` is any number.
@@ -208,7 +209,15 @@ impl Worker {
             tally,
             self.clock,
         );
-        let core = Rc::new(Core::new(self.config, self.public, ring, store, mover, &self.origins, self.clock));
+        let cache_root = match &self.cache_root {
+            Some(fd) => {
+                let fd = sys::duplicate(fd.as_fd()).map_err(|error| Error::os("duplicate the cache's root", &error))?;
+                Some(Rc::new(fd))
+            }
+            None => None,
+        };
+        let core =
+            Rc::new(Core::new(self.config, self.public, ring, store, mover, &self.shared, cache_root, self.clock));
         let listeners = self.listeners.into_iter().map(Rc::new).collect();
         turn_until_stopped(core, listeners, || {
             // The starter may have given up already; then a stop is on its way.
@@ -440,6 +449,7 @@ fn turn_until_stopped(core: Rc<Core>, listeners: Vec<SharedFd>, ready: impl FnOn
         if core.has_origins && now.since(expired) >= EXPIRE_EVERY {
             expired = now;
             core.upstream.expire();
+            core.tell_touched();
         }
 
         let tally = core.tally();

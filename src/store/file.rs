@@ -41,6 +41,8 @@ pub struct OpenFile {
     content: RefCell<Option<Bytes>>,
     ask: Cell<Ask>,
     granule: u64,
+    /// Written by this process alone: it does not change under a reader.
+    ours: bool,
     /// Milliseconds of the clock when a stretch was last seen warm, plus one; 0 is never.
     warm: RefCell<Vec<u32>>,
 }
@@ -56,8 +58,16 @@ impl OpenFile {
             content: RefCell::new(None),
             ask: Cell::new(Ask::Unasked),
             granule: GRANULE.max((stat.len / GRANULES).next_power_of_two()),
+            ours: false,
             warm: RefCell::default(),
         }
+    }
+
+    /// A file of the cache, of `len` bytes when it is whole; what is not written yet is not asked for.
+    pub fn stored(fd: SharedFd, len: u64) -> Self {
+        let kind = sys::FileKind::Regular;
+        let stat = Stat { dev: 0, ino: 0, len, mtime: 0, mtime_nanos: 0, ctime: 0, ctime_nanos: 0, kind };
+        Self { ours: true, ..Self::new(fd, stat, Vec::new()) }
     }
 
     /// The descriptor.
@@ -99,9 +109,10 @@ impl OpenFile {
 
     /// Whether the file is still what it was when it was opened (a rename over it leaves this one as it was).
     pub fn is_unchanged(&self) -> bool {
-        sys::fstat(self.fd.as_fd()).is_ok_and(|now| {
-            (now.len, now.mtime, now.mtime_nanos) == (self.stat.len, self.stat.mtime, self.stat.mtime_nanos)
-        })
+        self.ours
+            || sys::fstat(self.fd.as_fd()).is_ok_and(|now| {
+                (now.len, now.mtime, now.mtime_nanos) == (self.stat.len, self.stat.mtime, self.stat.mtime_nanos)
+            })
     }
 
     /// Whether `len` bytes from `offset` are in the page cache.

@@ -138,6 +138,14 @@ impl Store {
         self.tally.open_files.set(cache.len() as u64);
     }
 
+    /// A file that is kept elsewhere leaves: its body is given up.
+    pub fn release(&self, file: &OpenFile) {
+        if let Some(body) = file.take_content() {
+            self.tally.content_bytes.sub(body.len() as u64);
+            self.tally.content_objects.sub(1);
+        }
+    }
+
     /// A cached answer left: its body, if it had one, is given up with it.
     fn gone(&self, found: &Found) -> usize {
         let Found::File(file) = found else { return 0 };

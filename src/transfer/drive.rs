@@ -50,6 +50,8 @@ pub struct Flow {
     pub progressed: Cell<Nanos>,
     /// Arena buffers that wait for a notification.
     pub pinned: Rc<Cell<u32>>,
+    /// Body bytes the socket took so far.
+    pub sent: Cell<u64>,
 }
 
 /// Why a body did not get out.
@@ -225,6 +227,11 @@ impl Mover {
         sent
     }
 
+    /// Sends a part of a body whose rest follows: as [`Mover::send_body`], corked or not by the caller.
+    pub async fn send_part(&self, flow: &Flow, order: Order<'_>) -> Result<(), Abort> {
+        self.move_body(flow, order).await
+    }
+
     async fn move_body(&self, flow: &Flow, order: Order<'_>) -> Result<(), Abort> {
         let file = order.file;
         let mut pump = Pump::new(order.start..order.end, self.turn_bytes);
@@ -281,6 +288,7 @@ impl Mover {
                 Moved::Through { filled, drained } => {
                     pump.through(asked, filled, drained);
                     self.tally.body_bytes[engine as usize].add(u64::from(drained));
+                    flow.sent.set(flow.sent.get() + u64::from(drained));
                     if drained > 0 {
                         flow.progressed.set(self.clock.now());
                     }

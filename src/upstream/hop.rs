@@ -16,6 +16,19 @@ use crate::http::response::ResponseHead;
 /// Our name in Via (RFC 9110 section 7.6.3).
 pub const PSEUDONYM: &str = "ringway";
 
+/// Fields by which a client could steer an answer that others then get from the cache: no key has them. A fetch whose
+/// answer may be stored drops them and tells nothing about the client ([`Forwarded::Off`]), since it is for all.
+pub const UNKEYED: &[&str] = &[
+    "forwarded",
+    "x-forwarded-*",
+    "x-real-ip",
+    "x-host",
+    "x-original-*",
+    "x-rewrite-*",
+    "x-http-method*",
+    "x-method-override",
+];
+
 /// What is told about the client, in X-Forwarded-For, -Proto, -Host and Forwarded.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Forwarded {
@@ -54,7 +67,7 @@ pub enum Conditions<'a> {
 pub struct OutgoingRequest<'a> {
     /// The method.
     pub method: &'a [u8],
-    /// Origin form, as the origin names it.
+    /// Origin form, as the origin names it; `*` for OPTIONS. Whoever lets other methods pass refuses other forms.
     pub target: &'a [u8],
     /// The client's fields.
     pub fields: Fields<'a>,
@@ -145,7 +158,7 @@ pub fn is_conditional(name: &[u8]) -> bool {
 /// Appends the head of the request to the origin.
 pub fn request_head(out: &mut Vec<u8>, req: &OutgoingRequest<'_>) {
     let clean = |bytes: &[u8]| bytes.iter().all(|&byte| byte > b' ' && byte != 0x7f);
-    debug_assert!(clean(req.method) && clean(req.target) && req.target.first() == Some(&b'/'), "one request line");
+    debug_assert!(clean(req.method) && clean(req.target), "a request line has two spaces");
     out.extend_from_slice(req.method);
     out.push(b' ');
     out.extend_from_slice(req.target);
@@ -384,6 +397,14 @@ mod tests {
             "GET /a?b HTTP/1.1\r\nHost: origin:9000\r\nRange: bytes=0-99\r\nIf-Range: \"b\"\r\nAuthorization: ours\r\n\
              Via: 1.1 ringway\r\n\r\n"
         );
+    }
+
+    #[test]
+    fn a_fetch_for_all_says_nothing_of_one() {
+        let theirs =
+            "X-Forwarded-Host: evil\r\nX-Original-URL: /admin\r\nX-HTTP-Method-Override: DELETE\r\nAccept: a\r\n";
+        let sent = outgoing(&get(theirs), |req| req.drop = UNKEYED);
+        assert_eq!(sent, "GET /a?b HTTP/1.1\r\nHost: origin:9000\r\nAccept: a\r\nVia: 1.1 ringway\r\n\r\n");
     }
 
     #[test]

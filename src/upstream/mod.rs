@@ -7,3 +7,4 @@ pub mod balance;
 pub mod exchange;
 pub mod hop;
 pub mod origin;
+pub mod sigv4;
