@@ -12,18 +12,15 @@
 //! measures timers, and nginx cannot choose for itself. The large-file client discards in the kernel (MSG_TRUNC) and
 //! verifies status and length of each response; small files are asked for by wrk, where it is installed.
 
+#[path = "support/mod.rs"]
+mod bench;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use bench::{CONGESTION, Place, Sample, bulk, median, medians, milliseconds, size_name, small, spread};
 use std::time::{Duration, Instant};
 use support::load::{Downloaders, Times};
-use support::process::{self, Cpu};
-use support::{Client, Server, Start, load, nginx::Nginx, tree};
-
-const NAMESPACE: &str = "RINGWAY_BENCH_NAMESPACE";
-const CONGESTION: &str = "cubic";
+use support::{Client, Server, Start, load, nginx::Nginx, process, tree};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
@@ -32,7 +29,7 @@ fn main() {
         println!("cargo bench --bench serve [-- [--quick] [--markdown] | accept [--quick] [NUMBER...]]");
         return;
     }
-    enter_namespace();
+    bench::enter_namespace();
     let place = Place::here();
     place.tell();
     let quick = has("--quick");
@@ -43,203 +40,12 @@ fn main() {
     compare(&place, quick, has("--markdown"));
 }
 
-/// Starts this program again in a network namespace of its own, where that is allowed.
-fn enter_namespace() {
-    if std::env::var_os(NAMESPACE).is_some() {
-        return;
+/// Starts one side on the shared tree.
+fn start(place: &Place, side: &str) -> Server {
+    if side == "nginx" {
+        return Nginx { root: tree::shared().to_owned(), sendfile: true, pin: Some(place.server_cpu) }.spawn();
     }
-    let tools = support::which("unshare").is_some() && support::which("ip").is_some();
-    if tools && Command::new("unshare").args(["-n", "true"]).status().is_ok_and(|status| status.success()) {
-        let set = format!(
-            "ip link set lo up && echo {CONGESTION} >/proc/sys/net/ipv4/tcp_congestion_control && exec \"$0\" \"$@\""
-        );
-        let program = std::env::current_exe().expect("the name of this program");
-        let failed = Command::new("unshare")
-            .args(["-n", "sh", "-c", &set])
-            .arg(program)
-            .args(std::env::args_os().skip(1))
-            .env(NAMESPACE, "1")
-            .exec();
-        eprintln!("cannot start again in a network namespace: {failed}");
-    }
-}
-
-/// Where this runs.
-struct Place {
-    server_cpu: usize,
-    client_cpu: usize,
-    nginx: bool,
-    wrk: bool,
-}
-
-impl Place {
-    fn here() -> Self {
-        let cpus = process::cpus();
-        Self {
-            server_cpu: cpus[0],
-            client_cpu: cpus[cpus.len() - 1],
-            nginx: support::which("nginx").is_some(),
-            wrk: support::which("wrk").is_some(),
-        }
-    }
-
-    fn tell(&self) {
-        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-        let model = read("/proc/cpuinfo");
-        let model = model.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown CPU");
-        println!("kernel {}, {}", read("/proc/sys/kernel/osrelease"), model.trim_start_matches([' ', '\t', ':']));
-        let nginx = Command::new(support::which("nginx").unwrap_or("nginx".into())).arg("-v").output();
-        let nginx = nginx.map(|told| String::from_utf8_lossy(&told.stderr).trim().to_owned());
-        println!("{}", nginx.unwrap_or_else(|_| "nginx is not installed: no comparison with it".to_owned()));
-        println!("loopback; server on CPU {}, clients on CPU {}", self.server_cpu, self.client_cpu);
-        let control = read("/proc/sys/net/ipv4/tcp_congestion_control");
-        if std::env::var_os(NAMESPACE).is_some() {
-            println!("congestion control {control} for all sides, in a network namespace made for this run");
-        } else {
-            println!(
-                "WARNING: no network namespace (needs root, unshare and ip); congestion control here is {control},"
-            );
-            println!(
-                "         ringway is told {CONGESTION}, nginx cannot be told: ratios with nginx mean little if they differ"
-            );
-        }
-        let load: f64 = read("/proc/loadavg").split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0);
-        if load > 0.7 {
-            println!(
-                "WARNING: load average {load} before the start: something else runs here, delays and rates will suffer"
-            );
-        }
-        if self.server_cpu == self.client_cpu {
-            println!("WARNING: one CPU only; server and clients take turns on it, and delays mean little");
-        }
-        if support::against_nginx() {
-            println!("NOTE: every side is nginx (RINGWAY_TEST_SERVER): this measures the noise of the method");
-        }
-        println!();
-    }
-
-    fn start(&self, side: &str) -> Server {
-        if side == "nginx" {
-            return Nginx { root: tree::shared().to_owned(), sendfile: true, pin: Some(self.server_cpu) }.spawn();
-        }
-        Start::new(tree::shared()).engine(side).core(self.server_cpu).with("--congestion", CONGESTION).spawn()
-    }
-}
-
-/// One measurement of one side.
-#[derive(Clone, Debug)]
-struct Sample {
-    gigabytes: f64,
-    requests: f64,
-    request_us: f64,
-    kib_us: f64,
-    p50: Duration,
-    p99: Duration,
-}
-
-/// Bulk: `connections` keep-alive downloads; CPU and bytes of the same window, after a warm-up that is cut.
-fn bulk(place: &Place, server: &Server, size: u64, connections: usize, warm: Duration, window: Duration) -> Sample {
-    let path = format!("/{}", tree::name_of(size));
-    let downloads = Downloaders::start(server.address(), &path, size, connections, Some(place.client_cpu));
-    std::thread::sleep(warm);
-    let pids = server.pids();
-    downloads.take_times();
-    let (start, cpu, bytes, requests) = (Instant::now(), Cpu::of(&pids), downloads.bytes(), downloads.requests());
-    std::thread::sleep(window);
-    let took = start.elapsed().as_secs_f64();
-    let cpu = Cpu::of(&pids).since(cpu) as f64 / 1000.0;
-    let bytes = (downloads.bytes() - bytes) as f64;
-    let requests = (downloads.requests() - requests) as f64;
-    let times = downloads.take_times();
-    downloads.stop();
-    Sample {
-        gigabytes: bytes / took / 1e9,
-        requests: requests / took,
-        // Where a window ends within long responses, bytes tell how many they were.
-        request_us: cpu / (bytes / size.max(1) as f64).max(1.0),
-        kib_us: cpu / (bytes / 1024.0).max(1.0),
-        p50: times.percentile(0.5),
-        p99: times.percentile(0.99),
-    }
-}
-
-/// Small files: `wrk -t1 -c64`, or our own client where wrk is not installed.
-fn small(place: &Place, server: &Server, size: u64, window: Duration) -> Sample {
-    if !place.wrk {
-        return bulk(place, server, size, 64, window / 4, window);
-    }
-    let pids = server.pids();
-    let url = server.url(&format!("/{}", tree::name_of(size)));
-    let cpu = Cpu::of(&pids);
-    let cpu_client = place.client_cpu;
-    let seconds = window.as_secs().max(1).to_string();
-    let told = std::thread::spawn(move || {
-        process::pin(cpu_client);
-        support::output(Command::new("wrk").args(["-t1", "-c64", "--latency", "-d", &seconds, &url]))
-    });
-    let told = String::from_utf8(told.join().expect("wrk")).expect("wrk prints text");
-    let cpu = Cpu::of(&pids).since(cpu) as f64 / 1000.0;
-    let word = |after: &str| {
-        let line = told.lines().map(str::trim).find(|line| line.starts_with(after));
-        line.and_then(|line| line[after.len()..].split_whitespace().next()).unwrap_or_default().to_owned()
-    };
-    assert!(!told.contains("Non-2xx") && !told.contains("Socket errors"), "{told}");
-    let total = told.lines().find(|line| line.contains(" requests in ")).expect("wrk's total");
-    let total: f64 = total.split_whitespace().next().and_then(|word| word.parse().ok()).expect("wrk's total");
-    let rate: f64 = word("Requests/sec:").parse().expect("wrk's rate");
-    Sample {
-        gigabytes: rate * size as f64 / 1e9,
-        requests: rate,
-        request_us: cpu / total.max(1.0),
-        kib_us: cpu / (total * size as f64 / 1024.0).max(1.0),
-        p50: wrk_time(&word("50%")),
-        p99: wrk_time(&word("99%")),
-    }
-}
-
-/// `1.23ms`, `456.00us`, `1.02s`.
-fn wrk_time(text: &str) -> Duration {
-    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
-    let scale = match unit {
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        _ => 1.0,
-    };
-    Duration::from_secs_f64(number.parse::<f64>().unwrap_or(0.0) * scale)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-fn medians(samples: &[Sample]) -> Sample {
-    let of = |field: fn(&Sample) -> f64| median(samples.iter().map(field).collect());
-    Sample {
-        gigabytes: of(|sample| sample.gigabytes),
-        requests: of(|sample| sample.requests),
-        request_us: of(|sample| sample.request_us),
-        kib_us: of(|sample| sample.kib_us),
-        p50: Duration::from_secs_f64(of(|sample| sample.p50.as_secs_f64())),
-        p99: Duration::from_secs_f64(of(|sample| sample.p99.as_secs_f64())),
-    }
-}
-
-/// How far apart the rounds lie, as a share of the median of CPU per KiB.
-fn spread(samples: &[Sample]) -> f64 {
-    let values: Vec<f64> = samples.iter().map(|sample| sample.kib_us).collect();
-    let (low, high) =
-        values.iter().fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(*value), high.max(*value)));
-    (high - low) / median(values)
-}
-
-fn size_name(size: u64) -> String {
-    if size >= tree::MIB { format!("{} MiB", size / tree::MIB) } else { format!("{} KiB", size / 1024) }
-}
-
-fn milliseconds(time: Duration) -> String {
-    let value = time.as_secs_f64() * 1e3;
-    if value < 10.0 { format!("{value:.2}") } else { format!("{value:.0}") }
+    Start::new(tree::shared()).engine(side).core(place.server_cpu).with("--congestion", CONGESTION).spawn()
 }
 
 fn compare(place: &Place, quick: bool, markdown: bool) {
@@ -249,7 +55,7 @@ fn compare(place: &Place, quick: bool, markdown: bool) {
     if place.nginx {
         sides.insert(0, "nginx");
     }
-    let servers: Vec<Server> = sides.iter().map(|side| place.start(side)).collect();
+    let servers: Vec<Server> = sides.iter().map(|side| start(place, side)).collect();
     let mut samples = vec![vec![Vec::new(); sides.len()]; sizes.len()];
     for round in 0..rounds {
         eprint!("round {} of {rounds}:", round + 1);
@@ -371,7 +177,7 @@ fn cost(place: &Place, verdict: &mut Verdict, quick: bool) {
         return;
     }
     let (rounds, window) = if quick { (3, Duration::from_secs(1)) } else { (7, Duration::from_secs(3)) };
-    let (ours, theirs) = (place.start("auto"), place.start("nginx"));
+    let (ours, theirs) = (start(place, "auto"), start(place, "nginx"));
     let both = |measure: &dyn Fn(&Server) -> Sample| {
         let (mut a, mut b) = (Vec::new(), Vec::new());
         for round in 0..rounds {
@@ -425,7 +231,7 @@ fn stalled(place: &Place, verdict: &mut Verdict, _quick: bool) {
         sides.push("nginx");
     }
     for side in sides {
-        let server = place.start(side);
+        let server = start(place, side);
         let pids = server.pids();
         drop(load::stalled(server.address(), &path, 20, 1_000_000));
         load::round_trips(server.address(), "/1024.bin", 1024, 200, Duration::ZERO);
@@ -494,7 +300,7 @@ fn mice_and_elephants(place: &Place, verdict: &mut Verdict, quick: bool) {
     if place.nginx {
         sides.push("nginx");
     }
-    let servers: Vec<Server> = sides.iter().map(|side| place.start(side)).collect();
+    let servers: Vec<Server> = sides.iter().map(|side| start(place, side)).collect();
     let mut results = vec![Vec::new(); sides.len()];
     for _ in 0..rounds {
         for (server, results) in servers.iter().zip(&mut results) {
@@ -540,7 +346,7 @@ fn idle(place: &Place, verdict: &mut Verdict, _quick: bool) {
         sides.push("nginx");
     }
     for side in sides {
-        let server = place.start(side);
+        let server = start(place, side);
         let pids = server.pids();
         drop(load::idle(server.address(), "/1024.bin", 200));
         let before = process::resident_bytes(&pids);
@@ -564,7 +370,7 @@ fn idle(place: &Place, verdict: &mut Verdict, _quick: bool) {
 fn drain(place: &Place, verdict: &mut Verdict, _quick: bool) {
     const CROWD: usize = 100;
     let size = 16 * tree::MIB;
-    let mut server = place.start("auto");
+    let mut server = start(place, "auto");
     let address = server.address();
     let mut clients: Vec<Client> = (0..CROWD)
         .map(|_| {

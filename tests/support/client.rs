@@ -169,14 +169,76 @@ impl Client {
         if matches!(head.status, 100..=199 | 204 | 304) {
             return body;
         }
-        if let Some(length) = head.length() {
-            let got = self.read_body(length, |bytes| body.extend_from_slice(bytes));
-            assert_eq!(got, length, "body of {head:?} ended early");
-        } else {
-            assert!(head.closes(), "neither a length nor a close: {head:?}");
-            self.read_body(u64::MAX / 2, |bytes| body.extend_from_slice(bytes));
-        }
+        let complete = self.body_to_its_end(head, |bytes| body.extend_from_slice(bytes));
+        assert!(complete, "body of {head:?} ended early, after {} bytes", body.len());
         body
+    }
+
+    /// Takes a body (length, chunks, or up to the close) in pieces: true if it ended as its framing says, false where
+    /// the connection ended before.
+    pub fn body_to_its_end(&mut self, head: &Head, mut each: impl FnMut(&[u8])) -> bool {
+        if head.header("transfer-encoding").is_some() {
+            assert_eq!(head.header("transfer-encoding"), Some("chunked"));
+            assert_eq!(head.length(), None, "a length and chunks: {head:?}");
+            return self.chunks(each);
+        }
+        if let Some(length) = head.length() {
+            return self.read_body(length, each) == length;
+        }
+        assert!(head.closes() || head.version == "HTTP/1.0", "neither a length nor a close: {head:?}");
+        let mut chunk = std::mem::take(&mut self.pending);
+        loop {
+            self.body_bytes += chunk.len() as u64;
+            each(&chunk);
+            chunk.resize(256 * 1024, 0);
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return true,
+                Ok(count) => chunk.truncate(count),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return false,
+                Err(error) => panic!("no end of a body: {error}"),
+            }
+        }
+    }
+
+    /// The bytes up to CRLF; `None` where the connection ends instead.
+    fn line(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = self.pending.windows(2).position(|window| window == b"\r\n") {
+                let line: Vec<u8> = self.pending.drain(..end + 2).collect();
+                return Some(String::from_utf8(line[..end].to_vec()).expect("chunk sizes and trailers are text"));
+            }
+            match self.fill() {
+                Ok(0) => return None,
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("half a line of a chunked body: {error}"),
+            }
+        }
+    }
+
+    fn chunks(&mut self, mut each: impl FnMut(&[u8])) -> bool {
+        loop {
+            let Some(line) = self.line() else { return false };
+            let digits = line.split(';').next().unwrap_or_default().trim();
+            let size = u64::from_str_radix(digits, 16).unwrap_or_else(|_| panic!("not a chunk size: {line:?}"));
+            if size == 0 {
+                break;
+            }
+            if self.read_body(size, &mut each) < size {
+                return false;
+            }
+            match self.line() {
+                Some(line) => assert!(line.is_empty(), "{line:?} behind a chunk"),
+                None => return false,
+            }
+        }
+        loop {
+            match self.line() {
+                Some(line) if line.is_empty() => return true,
+                Some(_) => {}
+                None => return false,
+            }
+        }
     }
 
     pub fn reply(&mut self) -> Reply {

@@ -9,7 +9,9 @@ pub mod client;
 pub mod load;
 pub mod metrics;
 pub mod nginx;
+pub mod origin;
 pub mod process;
+pub mod s3;
 pub mod server;
 pub mod tree;
 

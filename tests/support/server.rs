@@ -25,9 +25,19 @@ pub struct Start {
     user: Option<u32>,
     engine: String,
     pin: Option<usize>,
+    scratch: Option<tempfile::TempDir>,
 }
 
 impl Start {
+    /// Without SOURCE: this configuration file says everything but the addresses.
+    pub fn configured(text: &str) -> Self {
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        let file = scratch.path().join("ringway.toml");
+        std::fs::write(&file, text).expect("a configuration file");
+        Self { scratch: Some(scratch), ..Self::new("") }.with("--config", file.display())
+    }
+
+    /// SOURCE is a directory or a URL.
     pub fn new(root: impl AsRef<Path>) -> Self {
         Self {
             root: root.as_ref().to_owned(),
@@ -40,6 +50,7 @@ impl Start {
             user: None,
             engine: "auto".to_owned(),
             pin: None,
+            scratch: None,
         }
     }
 
@@ -104,7 +115,9 @@ impl Start {
         let mut words = self.launcher.clone();
         words.push(self.binary.clone().into());
         words.push("serve".into());
-        words.push(self.root.clone().into());
+        if !self.root.as_os_str().is_empty() {
+            words.push(self.root.clone().into());
+        }
         for address in &self.listen {
             words.push("--listen".into());
             words.push(address.into());
@@ -153,7 +166,7 @@ impl Start {
             }
         }
         assert!(!addresses.is_empty(), "no address in the start-up line: {ready}");
-        Server { child, addresses, admin, log, ready, ended: None, scratch: None }
+        Server { child, addresses, admin, log, ready, ended: None, scratch: self.scratch }
     }
 
     /// Starts it where it should refuse: its exit code and what it said.
@@ -289,6 +302,12 @@ impl Server {
             self.ended = process::wait(&mut self.child, limit);
         }
         self.ended
+    }
+
+    /// Ends it as a power cut would, without a chance to tidy up.
+    pub fn kill(mut self) {
+        self.signal(rustix::process::Signal::KILL);
+        self.end(Duration::from_secs(10)).expect("SIGKILL ends it");
     }
 
     /// Ends it as an operator would and expects a clean end.
