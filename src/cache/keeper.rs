@@ -383,15 +383,16 @@ fn claim(dir: &Path) -> Result<File> {
     let tried = || format!("use the cache directory {}", dir.display());
     let failed = |error: &io::Error| Error::os(tried(), error).remedy("check its path, its owner and its permissions");
     make_dir(dir).map_err(|error| failed(&error))?;
-    let is_ours = |empty_is: bool| match fs::read_to_string(dir.join("version")) {
-        Ok(version) if version == VERSION => Ok(true),
-        Ok(version) => {
-            let cause = format!("it was made by another version ({})", version.trim().escape_debug());
-            Err(Error::new(Kind::Config, tried(), cause).remedy("remove it, or choose another with --cache"))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(empty_is),
-        Err(error) => Err(failed(&error)),
-    };
+    let is_ours =
+        |empty_is: bool| match fs::read(dir.join("version")).map(|text| String::from_utf8_lossy(&text).into_owned()) {
+            Ok(version) if version == VERSION => Ok(true),
+            Ok(version) => {
+                let cause = format!("it was made by another version ({})", version.trim().escape_debug());
+                Err(Error::new(Kind::Config, tried(), cause).remedy("remove it, or choose another with --cache"))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(empty_is),
+            Err(error) => Err(failed(&error)),
+        };
     if !is_ours(false)? {
         // What a start that was killed leaves, and what is in the root of a file system.
         const HARMLESS: [&str; 3] = ["lock", "version.new", "lost+found"];

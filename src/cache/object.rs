@@ -175,6 +175,7 @@ pub struct Object {
     epoch: AtomicU64,
     /// Heads it has had.
     version: AtomicU64,
+    stream: AtomicBool,
     /// Revalidation is on its way.
     pub refreshing: AtomicBool,
     slices: Mutex<Slices>,
@@ -189,14 +190,15 @@ impl Object {
             slice,
             pin: Pin::of(&meta.headers),
             size: AtomicU64::new(size),
-            meta: RwLock::new(Arc::new(meta)),
             dead: AtomicBool::new(false),
             complete: AtomicBool::new(size == 0),
             readers: AtomicUsize::new(0),
             epoch: AtomicU64::new(0),
             version: AtomicU64::new(0),
+            stream: AtomicBool::new(!meta.ranges),
             refreshing: AtomicBool::new(false),
             slices: Mutex::default(),
+            meta: RwLock::new(Arc::new(meta)),
         }
     }
 
@@ -212,6 +214,7 @@ impl Object {
 
     /// Takes a new head (after a 304).
     pub fn set_meta(&self, meta: Meta) {
+        self.stream.store(!meta.ranges, Ordering::Release);
         *self.meta.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(meta);
         self.version.fetch_add(1, Ordering::AcqRel);
     }
@@ -225,6 +228,11 @@ impl Object {
     /// Bytes of the whole, or [`UNKNOWN`].
     pub fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
+    }
+
+    /// Whether its origin does no parts: one stream from the beginning brings all.
+    pub fn is_stream(&self) -> bool {
+        self.stream.load(Ordering::Acquire)
     }
 
     /// Slices of the whole, where its size is known.
@@ -301,6 +309,8 @@ impl Object {
         match filling {
             _ if end > at => Look::Ready(end),
             Some(_) => Look::Wait,
+            // It comes from the beginning or not at all: who wants what is further on waits for it.
+            None if self.is_stream() && !slices.filling.is_empty() => Look::Wait,
             None if slices.unchecked.contains_key(&slice) => Look::Unchecked(slice),
             None => Look::Missing(slice),
         }
@@ -324,13 +334,19 @@ impl Object {
         if bit(&slices.there, slice) || slices.filling.iter().any(|filling| filling.slice == slice) {
             return false;
         }
+        if self.is_stream() && !slices.filling.is_empty() && !slices.unchecked.contains_key(&slice) {
+            return false;
+        }
         slices.filling.push(Filling { slice, at: u64::from(slice) * self.slice });
         true
     }
 
-    /// As [`Object::claim`], for a slice that is absent and not merely unchecked.
-    pub fn claim_absent(&self, slice: u32) -> bool {
-        !self.slices().unchecked.contains_key(&slice) && self.claim(slice)
+    /// The first slice that is neither there nor to be checked.
+    pub fn first_absent(&self) -> u32 {
+        let slices = self.slices();
+        (0..self.slice_count())
+            .find(|slice| !bit(&slices.there, *slice) && !slices.unchecked.contains_key(slice))
+            .unwrap_or(0)
     }
 
     /// Whether a slice is there, unchecked, or somebody's.
@@ -364,6 +380,13 @@ impl Object {
     /// All bytes of a slice are in the file.
     #[must_use = "the waiters must be woken"]
     pub fn complete(&self, slice: u32) -> Vec<Waiter> {
+        self.complete_and_claim(slice, None).0
+    }
+
+    /// The same, and the filler goes on to the next slice if that is absent: in one step, or a reader that is woken on
+    /// another core would claim it in between, and the origin be asked twice. True if it does.
+    #[must_use = "the waiters must be woken"]
+    pub fn complete_and_claim(&self, slice: u32, next: Option<u32>) -> (Vec<Waiter>, bool) {
         let mut slices = self.slices();
         slices.filling.retain(|filling| filling.slice != slice);
         slices.unchecked.remove(&slice);
@@ -376,7 +399,14 @@ impl Object {
             slices.count += 1;
         }
         self.settle(&slices);
-        std::mem::take(&mut slices.waiters)
+        let goes_on = next.filter(|next| {
+            let taken = |filling: &Filling| filling.slice == *next;
+            !bit(&slices.there, *next) && !slices.unchecked.contains_key(next) && !slices.filling.iter().any(taken)
+        });
+        if let Some(next) = goes_on {
+            slices.filling.push(Filling { slice: next, at: u64::from(next) * self.slice });
+        }
+        (std::mem::take(&mut slices.waiters), goes_on.is_some())
     }
 
     /// Whether an object whose size just became known is complete.
@@ -506,12 +536,33 @@ mod tests {
         object.recover(0, 100, 5);
         object.recover(1, 50, 6);
         assert_eq!((object.look(0), object.stored()), (Look::Unchecked(0), 2));
-        assert!(!object.claim_absent(0) && object.claim(0));
+        assert!(object.claim(0));
         assert_eq!((object.look(0), object.expected(0)), (Look::Wait, Some((100, 5))));
         assert!(object.complete(0).is_empty());
         assert_eq!(object.look(0), Look::Ready(100));
         assert!(object.claim(1) && object.release(1, None).is_empty());
         assert_eq!(object.look(100), Look::Missing(1), "found wrong: fetched again");
+    }
+
+    #[test]
+    fn a_filler_goes_on_before_anybody_else_can_claim_what_follows() {
+        let object = object(350);
+        assert!(object.claim(0) && object.claim(2));
+        assert!(object.complete_and_claim(0, Some(1)).1);
+        assert!(!object.claim(1), "it is the filler's");
+        assert!(!object.complete_and_claim(1, Some(2)).1, "somebody else's");
+        object.recover(3, 50, 1);
+        assert!(!object.complete_and_claim(2, Some(3)).1, "to be checked, not fetched");
+    }
+
+    #[test]
+    fn of_a_stream_there_is_one() {
+        let object = Object::new(1, Arc::from(b"k".as_slice()), S, 350, Meta { ranges: false, ..meta() });
+        assert_eq!(object.look(250), Look::Missing(2));
+        assert!(object.claim(0) && !object.claim(2));
+        assert_eq!(object.look(250), Look::Wait);
+        assert!(object.release(0, None).is_empty());
+        assert_eq!(object.look(250), Look::Missing(2));
     }
 
     #[test]

@@ -389,8 +389,11 @@ impl Reader<'_> {
                 Look::End => return Ok(None),
                 Look::Missing(_) if object.is_dead() => return Err(Trouble::Changed),
                 Look::Missing(slice) => {
+                    let stream = object.is_stream();
+                    // A stream passes what is before on its way, and that is kept.
+                    let slice = if stream { object.first_absent() } else { slice };
                     if object.claim(slice) {
-                        let end = self.end.min(object.size());
+                        let end = if stream { object.size() } else { self.end.min(object.size()) };
                         let parts = (Rc::clone(self.core), Arc::clone(self.cache), Rc::clone(self.request));
                         let (object, file) = (Arc::clone(object), Rc::clone(&self.file));
                         self.core.spawn(fill::fetch(parts.0, parts.1, parts.2, object, file, slice, end));

@@ -211,7 +211,7 @@ async fn learn(core: &Rc<Core>, cache: &Arc<Cache>, lead: &Lead) -> (Outcome, Op
     if let Some(old) = old {
         cache.remove(old, Eviction::Changed);
     }
-    let end = part.and_then(|(_, end)| end).unwrap_or(UNKNOWN).min(extent.size);
+    let end = part.filter(|_| extent.partial).and_then(|(_, end)| end).unwrap_or(UNKNOWN).min(extent.size);
     let outcome = Outcome::Object(Arc::clone(&object), false);
     let rest = claimed.map(|slice| Rest { object, file, body: Some(response.body), slice, end });
     (outcome, rest)
@@ -522,29 +522,34 @@ fn next_slice(
     end: u64,
     progress: &mut Progress,
 ) -> Option<Ended> {
-    finish_slice(core, cache, object, progress);
-    if progress.at >= end {
-        return Some(Ended::Done);
-    }
-    if object.readers() == 0 && cache.config.on_leave != OnLeave::Finish {
-        return Some(Ended::Left);
-    }
-    // Claimed by nobody: another client's fill of what follows has ended this one.
+    let more = progress.at < end;
+    let wanted = object.readers() > 0 || cache.config.on_leave == OnLeave::Finish;
     let next = progress.slice + 1;
-    if !object.claim_absent(next) {
-        return Some(Ended::Done);
+    // Another client's fill of what follows ends this one.
+    let claimed = finish_slice(core, cache, object, progress, (more && wanted).then_some(next));
+    if claimed {
+        progress.slice = next;
+        return None;
     }
-    progress.slice = next;
-    None
+    Some(if more && !wanted { Ended::Left } else { Ended::Done })
 }
 
-fn finish_slice(core: &Rc<Core>, cache: &Arc<Cache>, object: &Arc<Object>, progress: &mut Progress) {
+/// All of a slice is in the file; true if `next` is this fill's now.
+fn finish_slice(
+    core: &Rc<Core>,
+    cache: &Arc<Cache>,
+    object: &Arc<Object>,
+    progress: &mut Progress,
+    next: Option<u32>,
+) -> bool {
     let len = (progress.at - u64::from(progress.slice) * object.slice) as u32;
     if !object.is_dead() {
         cache.keeper.record(Record::Slice { id: object.id, index: progress.slice, len, crc: progress.crc });
     }
     (progress.crc, progress.booked) = (0, 0);
-    core.wake_waiters(object.complete(progress.slice));
+    let (waiters, claimed) = object.complete_and_claim(progress.slice, next);
+    core.wake_waiters(waiters);
+    claimed
 }
 
 /// A body of unknown length has ended: now it is known.
@@ -557,7 +562,7 @@ fn whole(core: &Rc<Core>, cache: &Arc<Cache>, object: &Arc<Object>, progress: &m
     let begun = u64::from(progress.slice) * object.slice;
     let booked = progress.booked;
     if size > begun {
-        finish_slice(core, cache, object, progress);
+        finish_slice(core, cache, object, progress, None);
     } else {
         object.settle_size();
         core.wake_waiters(object.release(progress.slice, None));

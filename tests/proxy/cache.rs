@@ -422,7 +422,8 @@ fn complete_slices_survive_a_restart_and_are_verified() {
     get(&mut server.client(), "/whole").expect(&whole, "a truncated file, repaired");
     server.stop();
     for (path, length) in files(folder.path()) {
-        if length > 0 {
+        // A folder that says it is not ours is left alone, which is another test's.
+        if length > 0 && !path.ends_with("version") {
             std::fs::write(path, vec![0xff; length.min(100_000) as usize]).unwrap();
         }
     }
