@@ -333,6 +333,7 @@ impl Cache {
             let mut stock = self.stock();
             stock.index.insert(object.id, self.hasher.hash_one(&object.key));
             stock.index.grow(object.id, bytes);
+            object.booked.fetch_add(bytes, Relaxed);
             stock.objects.insert(object.id, Arc::clone(object));
             self.count(&stock);
         }
@@ -382,6 +383,7 @@ impl Cache {
         {
             let mut stock = self.stock();
             stock.index.grow(object.id, bytes);
+            object.booked.fetch_add(bytes, Relaxed);
             self.count(&stock);
         }
         self.keeper.wrote(bytes);
@@ -398,6 +400,7 @@ impl Cache {
     pub fn unbook(&self, object: &Object, bytes: u64) {
         let mut stock = self.stock();
         stock.index.shrink(object.id, bytes);
+        object.booked.fetch_sub(bytes, Relaxed);
         self.count(&stock);
     }
 
@@ -408,23 +411,26 @@ impl Cache {
             return false;
         }
         let Stock { index, objects } = &mut *stock;
-        let Some(id) = index.evict(|id| objects.get(&id).is_some_and(|object| object.is_busy())) else {
-            return false;
+        let victim = loop {
+            let Some(id) = index.evict(|id| objects.get(&id).is_some_and(|object| object.is_busy())) else {
+                return false;
+            };
+            let victim = objects.get(&id).cloned();
+            match &victim {
+                // Used since it was last met: it has proven itself and stays. Uses are told by a flag and not as they
+                // happen, so that a hit takes no lock.
+                Some(object) if object.take_used() => {
+                    index.insert_proven(id, self.hasher.hash_one(&object.key));
+                    index.grow(id, object.booked.load(Relaxed));
+                }
+                _ => break victim,
+            }
         };
-        let victim = objects.get(&id).cloned();
         drop(stock);
         if let Some(victim) = victim {
             self.remove(&victim, Eviction::Capacity);
         }
         true
-    }
-
-    /// These were used since the last call.
-    pub fn touch(&self, ids: &[u64]) {
-        let mut stock = self.stock();
-        for id in ids {
-            stock.index.touch(*id);
-        }
     }
 
     /// Takes out what a key has; how many objects that was.

@@ -176,6 +176,10 @@ pub struct Object {
     /// Heads it has had.
     version: AtomicU64,
     stream: AtomicBool,
+    /// Bytes booked for it in the cache's budget.
+    pub booked: AtomicU64,
+    /// Used since the hand of the eviction last met it.
+    used: AtomicBool,
     /// Revalidation is on its way.
     pub refreshing: AtomicBool,
     slices: Mutex<Slices>,
@@ -197,6 +201,8 @@ impl Object {
             version: AtomicU64::new(0),
             stream: AtomicBool::new(!meta.ranges),
             refreshing: AtomicBool::new(false),
+            booked: AtomicU64::new(0),
+            used: AtomicBool::new(false),
             slices: Mutex::default(),
             meta: RwLock::new(Arc::new(meta)),
         }
@@ -259,6 +265,19 @@ impl Object {
     /// Whether somebody reads or fills it.
     pub fn is_busy(&self) -> bool {
         self.readers() > 0 || !self.slices().filling.is_empty()
+    }
+
+    /// A request was answered from it. A flag that every core reads and, once set, none writes.
+    #[inline]
+    pub fn touch(&self) {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it was used since this was last asked.
+    pub fn take_used(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed)
     }
 
     /// Clients that are answered from it now.

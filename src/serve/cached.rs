@@ -259,6 +259,10 @@ async fn from(
     way: Way,
 ) -> Option<Answered> {
     let reading = Reading::new(&object);
+    if !matches!(way.result, CacheResult::Miss | CacheResult::Coalesced) {
+        // What brought it here does not make it worth keeping; coming back for it does.
+        object.touch();
+    }
     let Ok(file) = core.local(cache, &object).await else {
         // Evicted a moment ago, or out of descriptors.
         if !object.is_dead() && object.stored() == 0 {

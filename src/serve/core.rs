@@ -65,7 +65,6 @@ pub struct Local {
     /// The file, as long as the object was known to be when it was opened.
     pub file: Rc<OpenFile>,
     sized: RefCell<Option<Rc<OpenFile>>>,
-    touched: Cell<bool>,
 }
 
 impl Local {
@@ -93,7 +92,6 @@ pub struct Front {
     version: u64,
     /// Its file.
     pub file: Rc<OpenFile>,
-    local: Rc<Local>,
 }
 
 /// Work for a task.
@@ -147,8 +145,6 @@ pub struct Core {
     locals: RefCell<OpenCache<Rc<Local>>>,
     /// Complete objects by target as it is sent, for hits without a lock.
     front: RefCell<OpenCache<Rc<Front>>>,
-    /// Objects used since the index was last told.
-    touched: RefCell<Vec<u64>>,
     /// Every core, to wake its tasks.
     shards: Arc<[Arc<ShardPublic>]>,
     /// Per route, how its requests are signed.
@@ -189,7 +185,6 @@ impl Core {
             cache_root,
             locals: RefCell::new(OpenCache::new(config.limits.open_files_per_core)),
             front: RefCell::new(OpenCache::new(config.limits.open_files_per_core)),
-            touched: RefCell::default(),
             shards: Arc::clone(&shared.shards),
             signers: Arc::clone(&shared.signers),
             has_origins: origins.iter().any(|origins| !origins.is_empty()),
@@ -353,7 +348,6 @@ impl Core {
         let local = Rc::new(Local {
             file: Rc::new(OpenFile::stored(Rc::clone(file.fd()), object.size())),
             sized: RefCell::default(),
-            touched: Cell::new(false),
         });
         let key = object.id.to_le_bytes();
         let mut locals = self.locals.borrow_mut();
@@ -388,9 +382,6 @@ impl Core {
                 self.keep_local(object, &OpenFile::stored(fd, object.size()))
             }
         };
-        if !local.touched.replace(true) {
-            self.touched.borrow_mut().push(object.id);
-        }
         Ok(local)
     }
 
@@ -400,13 +391,8 @@ impl Core {
         if !object.is_complete() || object.is_dead() || !meta.vary.is_empty() || meta.status != 200 {
             return;
         }
-        let front = Rc::new(Front {
-            object: Arc::clone(object),
-            meta: Arc::clone(meta),
-            version,
-            file: local.sized(object),
-            local: Rc::clone(local),
-        });
+        let front =
+            Rc::new(Front { object: Arc::clone(object), meta: Arc::clone(meta), version, file: local.sized(object) });
         self.front.borrow_mut().insert(route, target, front, self.now(), |_, _| {});
     }
 
@@ -423,26 +409,8 @@ impl Core {
             cache.remove(route, target);
             return None;
         }
-        if !front.local.touched.replace(true) {
-            self.touched.borrow_mut().push(front.object.id);
-        }
+        front.object.touch();
         Some(Rc::clone(front))
-    }
-
-    /// Tells the index what was used; called about once a second.
-    pub fn tell_touched(&self) {
-        let Some(cache) = &self.cache else { return };
-        let touched = self.touched.take();
-        if touched.is_empty() {
-            return;
-        }
-        cache.touch(&touched);
-        let locals = self.locals.borrow();
-        for id in touched {
-            if let Some(local) = locals.peek(0, &id.to_le_bytes()) {
-                local.touched.set(false);
-            }
-        }
     }
 
     /// The task polled now.

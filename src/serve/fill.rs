@@ -195,7 +195,9 @@ async fn learn(core: &Rc<Core>, cache: &Arc<Cache>, lead: &Lead) -> (Outcome, Op
         vary,
         secondary,
         ranges: extent.partial
-            || head.headers.get("accept-ranges").is_none_or(|value| !value.eq_ignore_ascii_case(b"none")),
+            || part.is_none()
+                && extent.size != UNKNOWN
+                && head.headers.get("accept-ranges").is_none_or(|value| !value.eq_ignore_ascii_case(b"none")),
     };
     let id = cache.keeper.next_id();
     let file = match create(core, cache, id).await {
@@ -523,7 +525,13 @@ fn next_slice(
     progress: &mut Progress,
 ) -> Option<Ended> {
     let more = progress.at < end;
-    let wanted = object.readers() > 0 || cache.config.on_leave == OnLeave::Finish;
+    let wanted = object.readers() > 0
+        || match cache.config.on_leave {
+            OnLeave::Stop => false,
+            // What cannot be taken up again where it ended is one slice in this respect.
+            OnLeave::Slice => object.is_stream(),
+            OnLeave::Finish => true,
+        };
     let next = progress.slice + 1;
     // Another client's fill of what follows ends this one.
     let claimed = finish_slice(core, cache, object, progress, (more && wanted).then_some(next));

@@ -449,7 +449,6 @@ fn turn_until_stopped(core: Rc<Core>, listeners: Vec<SharedFd>, ready: impl FnOn
         if core.has_origins && now.since(expired) >= EXPIRE_EVERY {
             expired = now;
             core.upstream.expire();
-            core.tell_touched();
         }
 
         let tally = core.tally();
