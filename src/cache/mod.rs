@@ -294,9 +294,9 @@ impl Cache {
     }
 
     /// Makes an object, findable from now on; it replaces the stored response of the same key and values. Its file is
-    /// there already, and `claimed` is the caller's to fill: a new object is busy from the start, or it could be evicted
+    /// there already, and the run `claimed` (first slice, count) is the caller's to fill: a new object is busy from the start, or it could be evicted
     /// before anybody reads it.
-    pub fn add(&self, id: u64, key: &Arc<[u8]>, size: u64, meta: Meta, claimed: Option<u32>) -> Arc<Object> {
+    pub fn add(&self, id: u64, key: &Arc<[u8]>, size: u64, meta: Meta, claimed: (u32, u32)) -> Arc<Object> {
         self.keeper.record(Record::Object {
             id,
             key: key.to_vec(),
@@ -305,8 +305,8 @@ impl Cache {
             meta: meta.encode(),
         });
         let object = Arc::new(Object::new(id, Arc::clone(key), self.config.slice, size, meta));
-        if let Some(slice) = claimed {
-            object.claim(slice);
+        if claimed.1 > 0 {
+            object.claim_run(claimed.0, claimed.1, UNKNOWN);
         }
         self.enter(&object, 0);
         object
@@ -536,7 +536,7 @@ mod tests {
     }
 
     fn add(cache: &Cache, name: &str, size: u64, meta: Meta) -> Arc<Object> {
-        cache.add(cache.keeper.next_id(), &key(name), size, meta, None)
+        cache.add(cache.keeper.next_id(), &key(name), size, meta, (0, 0))
     }
 
     fn find(cache: &Cache, name: &str, fields: &[(&'static [u8], &'static [u8])], now: u64) -> Found {

@@ -360,20 +360,35 @@ impl Object {
         true
     }
 
+    /// Claims a run of absent slices from `first` on, at most `most` and before `end` (a position); how many. Zero: the
+    /// first is not to be had.
+    pub fn claim_run(&self, first: u32, most: u32, end: u64) -> u32 {
+        if !self.claim(first) {
+            return 0;
+        }
+        let mut slices = self.slices();
+        let mut count = 1;
+        while count < most {
+            let next = first + count;
+            let begins = u64::from(next) * self.slice;
+            let taken = bit(&slices.there, next)
+                || slices.unchecked.contains_key(&next)
+                || slices.filling.iter().any(|filling| filling.slice == next);
+            if begins >= end.min(self.size()) || taken {
+                break;
+            }
+            slices.filling.push(Filling { slice: next, at: begins });
+            count += 1;
+        }
+        count
+    }
+
     /// The first slice that is neither there nor to be checked.
     pub fn first_absent(&self) -> u32 {
         let slices = self.slices();
         (0..self.slice_count())
             .find(|slice| !bit(&slices.there, *slice) && !slices.unchecked.contains_key(slice))
             .unwrap_or(0)
-    }
-
-    /// Whether a slice is there, unchecked, or somebody's.
-    pub fn is_taken(&self, slice: u32) -> bool {
-        let slices = self.slices();
-        bit(&slices.there, slice)
-            || slices.unchecked.contains_key(&slice)
-            || slices.filling.iter().any(|filling| filling.slice == slice)
     }
 
     /// Length and checksum that an unchecked slice was stored with.
@@ -572,6 +587,17 @@ mod tests {
         assert!(!object.complete_and_claim(1, Some(2)).1, "somebody else's");
         object.recover(3, 50, 1);
         assert!(!object.complete_and_claim(2, Some(3)).1, "to be checked, not fetched");
+    }
+
+    #[test]
+    fn a_run_ends_where_somebody_elses_begins() {
+        let object = object(1000);
+        assert!(object.claim(5));
+        assert_eq!(object.claim_run(5, 4, 1000), 0);
+        assert_eq!(object.claim_run(2, 9, 1000), 3);
+        assert_eq!(object.claim_run(6, 9, 750), 2, "no further than wanted");
+        assert_eq!(object.claim_run(0, 1, 1000), 1);
+        assert_eq!(object.claim_run(8, 9, u64::MAX), 2, "no further than there is");
     }
 
     #[test]

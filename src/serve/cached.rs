@@ -396,11 +396,12 @@ impl Reader<'_> {
                     let stream = object.is_stream();
                     // A stream passes what is before on its way, and that is kept.
                     let slice = if stream { object.first_absent() } else { slice };
-                    if object.claim(slice) {
-                        let end = if stream { object.size() } else { self.end.min(object.size()) };
+                    let most = if stream { 1 } else { fill::RUN_MOST };
+                    let count = object.claim_run(slice, most, self.end);
+                    if count > 0 {
                         let parts = (Rc::clone(self.core), Arc::clone(self.cache), Rc::clone(self.request));
                         let (object, file) = (Arc::clone(object), Rc::clone(&self.file));
-                        self.core.spawn(fill::fetch(parts.0, parts.1, parts.2, object, file, slice, end));
+                        self.core.spawn(fill::fetch(parts.0, parts.1, parts.2, object, file, slice, count));
                     }
                 }
                 Look::Unchecked(slice) => {

@@ -80,6 +80,8 @@ struct Rest {
     file: Rc<Local>,
     body: Option<Incoming>,
     slice: u32,
+    /// One past the last slice claimed.
+    until: u32,
     /// Where what was asked for ends.
     end: u64,
 }
@@ -207,15 +209,22 @@ async fn learn(core: &Rc<Core>, cache: &Arc<Cache>, lead: &Lead) -> (Outcome, Op
             return pass(NoStore::NoRoom, response);
         }
     };
-    let claimed = (extent.size > 0).then_some((extent.start / slice) as u32);
-    let object = cache.add(id, &lead.key, extent.size, meta, claimed);
+    let end = part.filter(|_| extent.partial).and_then(|(_, end)| end).unwrap_or(UNKNOWN).min(extent.size);
+    let first = (extent.start / slice) as u32;
+    // Of a part what was asked for, as far as a run goes; of a whole the beginning, so that others may ask for the middle.
+    let count = match (extent.size, extent.partial) {
+        (0, _) => 0,
+        (_, true) => (end - extent.start).div_ceil(slice).clamp(1, u64::from(RUN_MOST)) as u32,
+        (_, false) => 1,
+    };
+    let object = cache.add(id, &lead.key, extent.size, meta, (first, count));
     let file = core.keep_local(&object, &file);
     if let Some(old) = old {
         cache.remove(old, Eviction::Changed);
     }
-    let end = part.filter(|_| extent.partial).and_then(|(_, end)| end).unwrap_or(UNKNOWN).min(extent.size);
     let outcome = Outcome::Object(Arc::clone(&object), false);
-    let rest = claimed.map(|slice| Rest { object, file, body: Some(response.body), slice, end });
+    let body = Some(response.body);
+    let rest = (count > 0).then_some(Rest { object, file, body, slice: first, until: first + count, end });
     (outcome, rest)
 }
 
@@ -273,7 +282,11 @@ async fn create(core: &Rc<Core>, cache: &Cache, id: u64) -> Result<OpenFile, Err
     core.open_stored(cache.keeper.path(id), flags).await.map(|fd| OpenFile::stored(fd, UNKNOWN))
 }
 
-/// Fetches a slice that the caller has claimed, and what follows up to `end`.
+/// Slices one request asks for beyond what a stream brings: few enough that who waits for the last of them does not wait
+/// long, enough that a round trip between two requests is nothing beside them.
+pub const RUN_MOST: u32 = 4;
+
+/// Fetches `count` slices from `slice` on, which the caller has claimed; of an origin without ranges, all that follows.
 pub async fn fetch(
     core: Rc<Core>,
     cache: Arc<Cache>,
@@ -281,14 +294,12 @@ pub async fn fetch(
     object: Arc<Object>,
     file: Rc<Local>,
     slice: u32,
-    end: u64,
+    count: u32,
 ) {
     let size = object.size();
-    // The request ends where somebody else has, or brings, what follows.
-    let last = (end.min(size).saturating_sub(1) / object.slice) as u32;
-    let until = (slice + 1..=last).find(|next| object.is_taken(*next)).unwrap_or(last.max(slice) + 1);
-    let end = (u64::from(until) * object.slice).min(size);
-    fill(&core, &cache, &request, Rest { object, file, body: None, slice, end }).await;
+    let until = slice + count;
+    let end = if object.is_stream() { size } else { (u64::from(until) * object.slice).min(size) };
+    fill(&core, &cache, &request, Rest { object, file, body: None, slice, until, end }).await;
 }
 
 /// How a body ended.
@@ -306,16 +317,25 @@ enum Ended {
 /// Where a fill stands.
 struct Progress {
     slice: u32,
+    /// One past the last slice claimed.
+    until: u32,
     at: u64,
     crc: u32,
     booked: u64,
 }
 
+/// Gives up what is claimed and not complete; who waits is woken.
+fn give_up(core: &Rc<Core>, object: &Object, progress: &Progress, trouble: Option<Trouble>) {
+    for slice in progress.slice..progress.until {
+        core.wake_waiters(object.release(slice, trouble.clone()));
+    }
+}
+
 async fn fill(core: &Rc<Core>, cache: &Arc<Cache>, request: &Request, rest: Rest) {
     let tally = core.tally();
     tally.cache_fills_in_flight.add(1);
-    let Rest { object, file, body, slice, end } = rest;
-    let mut progress = Progress { slice, at: u64::from(slice) * object.slice, crc: 0, booked: 0 };
+    let Rest { object, file, body, slice, until, end } = rest;
+    let mut progress = Progress { slice, until, at: u64::from(slice) * object.slice, crc: 0, booked: 0 };
     let result = match run(core, cache, request, &object, &file, body, end, &mut progress).await {
         Ok(true) => FillResult::Ok,
         Ok(false) => FillResult::Aborted,
@@ -332,7 +352,7 @@ async fn fill(core: &Rc<Core>, cache: &Arc<Cache>, request: &Request, rest: Rest
                 cache.remove(&object, Eviction::Broken);
             }
             cache.unbook(&object, progress.booked);
-            core.wake_waiters(object.release(progress.slice, Some(trouble)));
+            give_up(core, &object, &progress, Some(trouble));
             result
         }
     };
@@ -370,7 +390,7 @@ async fn run(
             Ended::Done => return Ok(true),
             Ended::Left => {
                 cache.unbook(object, progress.booked);
-                core.wake_waiters(object.release(progress.slice, None));
+                give_up(core, object, progress, None);
                 return Ok(false);
             }
             Ended::Disk(why) => {
@@ -533,12 +553,15 @@ fn next_slice(
             OnLeave::Finish => true,
         };
     let next = progress.slice + 1;
-    // Another client's fill of what follows ends this one.
-    let claimed = finish_slice(core, cache, object, progress, (more && wanted).then_some(next));
-    if claimed {
+    // What is claimed already is gone on with; another client's fill of what follows ends this one.
+    let own = next < progress.until;
+    let claimed = finish_slice(core, cache, object, progress, (more && wanted && !own).then_some(next));
+    if claimed || own && more && wanted {
         progress.slice = next;
+        progress.until = progress.until.max(next + 1);
         return None;
     }
+    progress.slice = next;
     Some(if more && !wanted { Ended::Left } else { Ended::Done })
 }
 
