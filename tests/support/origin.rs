@@ -445,6 +445,24 @@ impl Origin {
         self.log().into_iter().filter(|request| request.target == target).collect()
     }
 
+    /// What was asked for a target, in one line each: when a count is wrong, this says why.
+    pub fn asked(&self, target: &str) -> String {
+        let all = self.requests(target);
+        let begin = all.first().map(|request| request.at);
+        let mut lines = String::from("asked:\n");
+        for request in &all {
+            let at = request.at.duration_since(begin.unwrap_or(request.at));
+            let [range, condition] =
+                [request.header("range"), request.header("if-range").or(request.header("if-match"))];
+            lines += &format!(
+                "  {at:?} connection {}.{} {} range {range:?} if {condition:?}\n",
+                request.connection, request.number, request.method
+            );
+        }
+        lines += &format!("sent (first, bytes): {:?}", self.slots().get(target).map(|slot| slot.spans.clone()));
+        lines
+    }
+
     pub fn clear_log(&self) {
         self.shared.log.lock().unwrap().clear();
     }
