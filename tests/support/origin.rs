@@ -700,7 +700,10 @@ impl Serving<'_> {
         }
         let object = {
             let slots = self.shared.slots.lock().unwrap();
-            slots.get(&request.target).or_else(|| slots.get(path)).and_then(|slot| slot.object.clone())
+            // As it is spelled, else as it reads: an encoded `+` is a `+`.
+            let spelled = slots.get(&request.target).or_else(|| slots.get(path));
+            let read = || slots.iter().find(|(name, _)| decoded(name) == decoded(path)).map(|(_, slot)| slot);
+            spelled.or_else(read).and_then(|slot| slot.object.clone())
         };
         let Some(mut object) = object else {
             return self.simple(404, "Content-Type: text/plain\r\n", b"no such object\n", head_only);
@@ -1032,6 +1035,10 @@ fn reason(status: u16) -> &'static str {
         503 => "Service Unavailable",
         _ => "Whatever",
     }
+}
+
+fn decoded(path: &str) -> Vec<u8> {
+    percent_encoding::percent_decode_str(path).collect()
 }
 
 fn opaque(tag: &str) -> &str {
