@@ -481,7 +481,7 @@ impl Origin {
     pub fn close_idle(&self) -> usize {
         let connections = self.shared.connections.lock().unwrap();
         let idle = connections.values().filter(|connection| connection.idle);
-        idle.map(|connection| connection.stream.shutdown(Shutdown::Both)).count()
+        idle.filter(|connection| connection.stream.shutdown(Shutdown::Both).is_ok()).count()
     }
 
     /// The next `times` requests on used connections are met with a close: an idle timeout that crossed the request.
