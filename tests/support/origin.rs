@@ -906,12 +906,20 @@ impl Serving<'_> {
             }
             let mut written = 0;
             while written < bytes.len() {
-                let step = self.stream.write(&bytes[written..])?;
-                // Only what belongs to the object counts.
-                let counted = (written + step).min(count) - written.min(count);
-                written += step;
-                *sent += counted as u64;
-                self.shared.slots.lock().unwrap().entry(path.to_owned()).or_default().sent += counted as u64;
+                // Counted before they are written, so that no peer has bytes that are not counted yet; what the socket
+                // did not take is given back. Only what belongs to the object counts.
+                let offered = (count - written.min(count)) as u64;
+                let count_sent = |add: u64, back: u64| {
+                    let mut slots = self.shared.slots.lock().unwrap();
+                    let slot = slots.entry(path.to_owned()).or_default();
+                    slot.sent = slot.sent + add - back;
+                };
+                count_sent(offered, 0);
+                let step = self.stream.write(&bytes[written..]);
+                let taken = step.as_ref().map_or(0, |step| (written + step).min(count) - written.min(count)) as u64;
+                count_sent(0, offered - taken);
+                *sent += taken;
+                written += step?;
             }
             if let Framing::Chunked(_) = object.framing {
                 self.stream.write_all(b"\r\n")?;
