@@ -157,6 +157,11 @@ fn cpu_ratio(ours: &[Sample], theirs: &[Sample]) -> f64 {
     median(ours.iter().zip(theirs).map(|(ours, theirs)| ours.kib_us / theirs.kib_us).collect())
 }
 
+/// Nothing where no response began and ended within a window.
+fn time(time: Duration) -> String {
+    if time.is_zero() { "-".to_owned() } else { milliseconds(time) }
+}
+
 fn rows(size: u64, names: &[&str], samples: &[Vec<Sample>], doubtful: &mut Vec<String>) {
     for (name, own) in names.iter().zip(samples) {
         let one = medians(own);
@@ -165,8 +170,8 @@ fn rows(size: u64, names: &[&str], samples: &[Vec<Sample>], doubtful: &mut Vec<S
             size_name(size),
             one.gigabytes,
             one.kib_us,
-            milliseconds(one.p50),
-            milliseconds(one.p99),
+            time(one.p50),
+            time(one.p99),
             cpu_ratio(&samples[0], own),
         );
         if spread(own) > 0.3 {
@@ -246,11 +251,11 @@ fn hits(place: &Place, origin: &Server, folder: &Path, rounds: usize, window: Du
     let (names, servers) = (["cache hit", "file"], [cached, file]);
     let sizes = [16 * tree::KIB, tree::MIB, 256 * tree::MIB];
     for size in sizes {
+        let right = support::sha256(&tree::content(size, size));
         for server in &servers {
-            for _ in 0..3 {
+            for _ in 0..2 {
                 let (head, count, hash) = server.client().hash(&format!("/{}", tree::name_of(size)));
-                assert_eq!((head.status, count), (200, size));
-                assert_eq!(hash, support::sha256(&tree::content(size, size)));
+                assert_eq!((head.status, count, &hash), (200, size, &right));
             }
         }
     }

@@ -5,7 +5,8 @@ use crate::telemetry::publish;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::timeout;
-use tokio_uring::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{UnixListener, UnixStream};
+use tokio_uring::net::{TcpListener, TcpStream};
 
 /// Connections at once; more are told 503.
 const CONNECTIONS: usize = 64;
@@ -43,7 +44,7 @@ impl Listener for TcpListener {
 impl Listener for UnixListener {
     type Stream = UnixStream;
     async fn accept(&self) -> std::io::Result<UnixStream> {
-        UnixListener::accept(self).await
+        UnixListener::accept(self).await.map(|(stream, _)| stream)
     }
 }
 
@@ -62,14 +63,34 @@ impl Stream for TcpStream {
 
 impl Stream for UnixStream {
     const TRUSTED: bool = true;
-    async fn read(&self, into: Vec<u8>) -> (std::io::Result<usize>, Vec<u8>) {
-        UnixStream::read(self, into).await
+    async fn read(&self, mut into: Vec<u8>) -> (std::io::Result<usize>, Vec<u8>) {
+        loop {
+            if let Err(error) = self.readable().await {
+                return (Err(error), into);
+            }
+            into.resize(into.capacity(), 0);
+            match self.try_read(&mut into) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                done => return (done, into),
+            }
+        }
     }
     async fn write_all(&self, bytes: Vec<u8>) -> (std::io::Result<()>, Vec<u8>) {
-        UnixStream::write_all(self, bytes).await
+        let mut at = 0;
+        while at < bytes.len() {
+            if let Err(error) = self.writable().await {
+                return (Err(error), bytes);
+            }
+            match self.try_write(&bytes[at..]) {
+                Ok(n) => at += n,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return (Err(error), bytes),
+            }
+        }
+        (Ok(()), bytes)
     }
     fn end(&self) {
-        let _ = self.shutdown(std::net::Shutdown::Write);
+        // The stream is dropped after this, which is its end.
     }
 }
 
@@ -214,7 +235,8 @@ fn is_token(token: &str, authorization: Option<&str>) -> bool {
 fn cache_command(state: &State, method: &str, path: &str, query: &str, allowed: bool) -> (u16, String) {
     let Some(cache) = &state.cache_admin else { return (404, "there is no cache: see --cache\n".to_owned()) };
     let value = |name: &str| {
-        let pair = query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name)?;
+        let pair = query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name);
+        let pair = pair.filter(|(_, value)| !value.is_empty())?;
         Some(percent_encoding::percent_decode_str(pair.1).decode_utf8_lossy().into_owned())
     };
     let done = |purged: Result<usize, String>| match purged {

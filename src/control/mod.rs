@@ -87,9 +87,8 @@ impl std::fmt::Debug for Health {
 pub enum AdminListener {
     /// On TCP.
     Tcp(TcpListener),
-    /// On a Unix socket, free and allowed when it was looked at; bound by the control thread, since its runtime takes no
-    /// listener made elsewhere. Its file is removed in the end.
-    Unix(PathBuf),
+    /// On a Unix socket; its file is removed in the end.
+    Unix(UnixListener, PathBuf),
 }
 
 impl AdminListener {
@@ -110,22 +109,18 @@ impl AdminListener {
             // Nobody answers: it was left behind.
             let _ = std::fs::remove_file(path);
         }
-        drop(UnixListener::bind(path).map_err(|error| failed(&error))?);
-        std::fs::remove_file(path).map_err(|error| failed(&error))?;
-        Ok(Self::Unix(path.to_owned()))
-    }
-
-    fn bind_unix(path: &Path) -> std::io::Result<tokio_uring::net::UnixListener> {
-        let listener = tokio_uring::net::UnixListener::bind(path)?;
-        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o660))?;
-        Ok(listener)
+        let listener = UnixListener::bind(path).map_err(|error| failed(&error))?;
+        let only_us = std::os::unix::fs::PermissionsExt::from_mode(0o660);
+        std::fs::set_permissions(path, only_us).map_err(|error| failed(&error))?;
+        listener.set_nonblocking(true).map_err(|error| failed(&error))?;
+        Ok(Self::Unix(listener, path.to_owned()))
     }
 
     /// As it is told at start.
     pub fn describe(&self) -> String {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(|address| format!("http://{address}")).unwrap_or_default(),
-            Self::Unix(path) => format!("unix:{}", path.display()),
+            Self::Unix(_, path) => format!("unix:{}", path.display()),
         }
     }
 }
@@ -316,8 +311,9 @@ async fn run(control: Control, finish: Arc<Notify>, tell: std::sync::mpsc::Sende
             stopper = listener.try_clone().ok().map(Into::into);
             tokio_uring::spawn(admin::serve(Rc::clone(&state), tokio_uring::net::TcpListener::from_std(listener)));
         }
-        Some(AdminListener::Unix(path)) => {
-            match AdminListener::bind_unix(&path) {
+        Some(AdminListener::Unix(listener, path)) => {
+            // Tokio's own: the ring runtime makes its Unix listeners with SO_REUSEPORT, which kernels refuse them now.
+            match tokio::net::UnixListener::from_std(listener) {
                 Ok(listener) => tokio_uring::spawn(admin::serve(Rc::clone(&state), listener)),
                 Err(error) => {
                     let _ = tell.send(Err(error));

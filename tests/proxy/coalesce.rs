@@ -111,7 +111,7 @@ fn clients_that_join_a_fill_get_what_is_there_at_once() {
         assert_eq!(client.read_body(object.size - half, |bytes| comparer.take(bytes)), object.size - half);
         assert_eq!(comparer.wrong, None);
     }
-    assert_eq!((origin.body_bytes("/a"), origin.sent_twice("/a")), (object.size, 0));
+    assert_eq!((origin.body_bytes("/a"), origin.sent_twice("/a")), (object.size, 0), "{}", origin.asked("/a"));
     eventually("no fill and nobody who waits", Duration::from_secs(3), || {
         let metrics = server.metrics();
         metrics.sum("ringway_cache_coalesced_waiters", &[]) == 0.0
@@ -143,7 +143,7 @@ fn ranges_of_many_clients_fetch_each_slice_once() {
         }
     });
     get(&mut server.client(), "/a").expect(&object, "the whole");
-    assert_eq!((origin.body_bytes("/a"), origin.sent_twice("/a")), (object.size, 0));
+    assert_eq!((origin.body_bytes("/a"), origin.sent_twice("/a")), (object.size, 0), "{}", origin.asked("/a"));
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn the_first_to_leave_does_not_stop_the_others() {
         let mut comparer = Comparer::new(&object.content, 10 * SLICE);
         assert_eq!(second.read_body(20 * SLICE, |bytes| comparer.take(bytes)), 20 * SLICE, "{policy}");
         assert_eq!(comparer.wrong, None, "{policy}");
-        assert_eq!(origin.sent_twice("/a"), 0, "{policy}: one fetch");
+        assert_eq!(origin.sent_twice("/a"), 0, "{policy}: one fetch; {}", origin.asked("/a"));
     }
 }
 
@@ -210,6 +210,7 @@ fn the_last_to_leave_stops_the_fill_or_not_by_policy() {
         // Whatever was kept is right, and is not fetched again.
         origin.put("/a", &Object { rate: None, ..object.clone() });
         get(&mut server.client(), "/a").expect(&object, policy);
+        println!("{policy}: {sent} sent, {stored} stored; {}", origin.asked("/a"));
         (sent, stored, origin.body_bytes("/a") - sent)
     };
     let (sent, stored, more) = leave("stop");
@@ -240,7 +241,7 @@ fn a_client_that_sleeps_does_not_hold_the_others() {
         let mut client = Client::over(stream);
         assert_eq!(client.read_body(40 * tree::MIB, |_| ()), 40 * tree::MIB, "it wakes up");
     }
-    assert_eq!(origin.sent_twice("/a"), 0);
+    assert_eq!(origin.sent_twice("/a"), 0, "{}", origin.asked("/a"));
 }
 
 /// 500 clients at 20 KB/s on one cached object of 1 GiB.

@@ -39,16 +39,25 @@ impl Site {
         let Self { origin, folder, server, object } = self;
         origin.clear_faults("/a");
         origin.release("/a");
+        // One more may find out that what is there does not fit what the origin has now; then all is well.
+        let mut cuts = 0;
         eventually("it is whole again", Duration::from_secs(10), || {
             let got = get(&mut server.client(), "/a");
-            if got.status == 200 {
+            if got.status == 200 && got.whole {
                 got.expect(&object, &format!("{what}: afterwards"));
+            } else if got.status == 200 {
+                cuts += 1;
+                assert!(cuts <= 1, "{what}: cut again and again after {} bytes: {:?}", got.body.len(), got.head);
             }
-            got.status == 200
+            got.status == 200 && got.whole
         });
-        let got = get(&mut server.client(), "/a");
-        got.expect(&object, &format!("{what}: from the cache"));
-        assert!(got.is_hit(), "{what}: {:?}", got.cache_status());
+        // What a fault left behind may take a fetch or two to be replaced.
+        let hit = (0..4).any(|_| {
+            let got = get(&mut server.client(), "/a");
+            got.expect(&object, &format!("{what}: from the cache"));
+            got.is_hit()
+        });
+        assert!(hit, "{what}: never a hit; {}", origin.asked("/a"));
         let sent = origin.body_bytes("/a");
         server.stop();
         let server = cached(&origin, folder.path()).spawn();
@@ -236,7 +245,7 @@ fn idle_connections_that_close_are_not_noticed() {
     let site = site(&[]);
     for slice in 0..8 {
         if slice % 2 == 0 {
-            eventually("idle", Duration::from_secs(3), || slice == 0 || site.origin.close_idle() == 1);
+            eventually("idle", Duration::from_secs(3), || slice == 0 || site.origin.close_idle() >= 1);
         } else {
             site.origin.drop_reused(1);
         }

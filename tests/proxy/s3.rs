@@ -100,14 +100,21 @@ fn the_bucket_stands_in_the_path_or_in_the_host() {
     get(&mut server.client(), "/a").expect(&object, "path-style");
     refusals(&origin);
     assert_eq!(origin.log()[0].header("host"), Some(origin.address().to_string()));
-    origin.clear_log();
+    // In the host name, where there is a name; an address has no room for a bucket, and that is said at the start.
     let route = format!("{KEYS}\ns3_bucket = \"data\"\ns3_style = \"host\"");
+    let (code, said) = front(&origin, None, "", &route).refused();
+    assert!(code.is_some_and(|code| code != 0) && said.contains("path"), "{said}");
+    origin.clear_log();
     origin.put("/a", &object);
-    let server = front(&origin, None, "", &route).spawn();
+    let port = origin.address().port();
+    let server = Start::configured(&format!(
+        "[[route]]\npath = \"/\"\nsource = \"http://localhost:{port}\"\ns3_region = \"eu-central-1\"\n{route}\n"
+    ))
+    .spawn();
     let got = get(&mut server.client(), "/a");
     refusals(&origin);
     got.expect(&object, "host-style");
-    assert_eq!(origin.log()[0].header("host"), Some(format!("data.{}", origin.address())));
+    assert_eq!(origin.log()[0].header("host"), Some(format!("data.localhost:{port}")));
 }
 
 #[test]
@@ -148,7 +155,7 @@ fn credentials_come_from_the_route_a_file_or_the_environment() {
         .env("HOME", folder.path())
         .refused();
     assert!(code.is_some_and(|code| code != 0), "{said}");
-    assert!(said.contains("AWS_ACCESS_KEY_ID") || said.contains("s3_access_key"), "{said}");
+    assert!(said.to_ascii_lowercase().contains("access_key"), "{said}");
 }
 
 #[test]

@@ -445,6 +445,24 @@ impl Origin {
         self.log().into_iter().filter(|request| request.target == target).collect()
     }
 
+    /// What was asked for a target, in one line each: when a count is wrong, this says why.
+    pub fn asked(&self, target: &str) -> String {
+        let all = self.requests(target);
+        let begin = all.first().map(|request| request.at);
+        let mut lines = String::from("asked:\n");
+        for request in &all {
+            let at = request.at.duration_since(begin.unwrap_or(request.at));
+            let [range, condition] =
+                [request.header("range"), request.header("if-range").or(request.header("if-match"))];
+            lines += &format!(
+                "  {at:?} connection {}.{} {} range {range:?} if {condition:?}\n",
+                request.connection, request.number, request.method
+            );
+        }
+        lines += &format!("sent (first, bytes): {:?}", self.slots().get(target).map(|slot| slot.spans.clone()));
+        lines
+    }
+
     pub fn clear_log(&self) {
         self.shared.log.lock().unwrap().clear();
     }
@@ -463,7 +481,7 @@ impl Origin {
     pub fn close_idle(&self) -> usize {
         let connections = self.shared.connections.lock().unwrap();
         let idle = connections.values().filter(|connection| connection.idle);
-        idle.map(|connection| connection.stream.shutdown(Shutdown::Both)).count()
+        idle.filter(|connection| connection.stream.shutdown(Shutdown::Both).is_ok()).count()
     }
 
     /// The next `times` requests on used connections are met with a close: an idle timeout that crossed the request.
@@ -682,7 +700,10 @@ impl Serving<'_> {
         }
         let object = {
             let slots = self.shared.slots.lock().unwrap();
-            slots.get(&request.target).or_else(|| slots.get(path)).and_then(|slot| slot.object.clone())
+            // As it is spelled, else as it reads: an encoded `+` is a `+`.
+            let spelled = slots.get(&request.target).or_else(|| slots.get(path));
+            let read = || slots.iter().find(|(name, _)| decoded(name) == decoded(path)).map(|(_, slot)| slot);
+            spelled.or_else(read).and_then(|slot| slot.object.clone())
         };
         let Some(mut object) = object else {
             return self.simple(404, "Content-Type: text/plain\r\n", b"no such object\n", head_only);
@@ -885,12 +906,20 @@ impl Serving<'_> {
             }
             let mut written = 0;
             while written < bytes.len() {
-                let step = self.stream.write(&bytes[written..])?;
-                // Only what belongs to the object counts.
-                let counted = (written + step).min(count) - written.min(count);
-                written += step;
-                *sent += counted as u64;
-                self.shared.slots.lock().unwrap().entry(path.to_owned()).or_default().sent += counted as u64;
+                // Counted before they are written, so that no peer has bytes that are not counted yet; what the socket
+                // did not take is given back. Only what belongs to the object counts.
+                let offered = (count - written.min(count)) as u64;
+                let count_sent = |add: u64, back: u64| {
+                    let mut slots = self.shared.slots.lock().unwrap();
+                    let slot = slots.entry(path.to_owned()).or_default();
+                    slot.sent = slot.sent + add - back;
+                };
+                count_sent(offered, 0);
+                let step = self.stream.write(&bytes[written..]);
+                let taken = step.as_ref().map_or(0, |step| (written + step).min(count) - written.min(count)) as u64;
+                count_sent(0, offered - taken);
+                *sent += taken;
+                written += step?;
             }
             if let Framing::Chunked(_) = object.framing {
                 self.stream.write_all(b"\r\n")?;
@@ -1014,6 +1043,10 @@ fn reason(status: u16) -> &'static str {
         503 => "Service Unavailable",
         _ => "Whatever",
     }
+}
+
+fn decoded(path: &str) -> Vec<u8> {
+    percent_encoding::percent_decode_str(path).collect()
 }
 
 fn opaque(tag: &str) -> &str {
