@@ -4,8 +4,8 @@ use super::State;
 use crate::telemetry::publish;
 use std::rc::Rc;
 use std::time::Duration;
-use tokio::time::timeout;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::timeout;
 use tokio_uring::net::{TcpListener, TcpStream};
 
 /// Connections at once; more are told 503.

@@ -150,6 +150,10 @@ pub async fn answer(core: &Rc<Core>, conn: &Rc<Conn>, cache: &Arc<Cache>, reques
         .await;
         let mut forward = Forward { collapsed: !first, ..Forward::new(reason) };
         let result = if first { CacheResult::Miss } else { CacheResult::Coalesced };
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(abort) => return proxy::left(abort),
+        };
         match outcome {
             Outcome::Object(object, asked) => {
                 let meta = object.meta();
@@ -205,7 +209,7 @@ fn count(core: &Core, result: CacheResult) {
     core.tally().cache_requests[result as usize].add(1);
 }
 
-async fn waiting<T>(core: &Rc<Core>, conn: &Rc<Conn>, work: impl Future<Output = T>) -> T {
+async fn waiting<T>(core: &Rc<Core>, conn: &Rc<Conn>, work: impl Future<Output = T>) -> Result<T, Abort> {
     core.tally().cache_waiters.add(1);
     let done = conn.hold(core, work).await;
     core.tally().cache_waiters.sub(1);
@@ -214,8 +218,6 @@ async fn waiting<T>(core: &Rc<Core>, conn: &Rc<Conn>, work: impl Future<Output =
 
 async fn relayed(core: &Rc<Core>, conn: &Rc<Conn>, request: &Request, way: Way) -> Answered {
     count(core, way.result);
-    let before: u64 = core.tally().body_bytes.iter().map(|cell| cell.get()).sum();
-    let _ = before;
     let text = way.text();
     proxy::relayed(core, conn, request, &[("Cache-Status", &text)]).await
 }
@@ -331,9 +333,10 @@ async fn from(
     if !request.is_head && start < end {
         match reader.ready(start).await {
             Ok(_) => {}
-            Err(Trouble::Changed) => return None,
-            Err(Trouble::Disk) => return Some(relayed(core, conn, request, way).await),
-            Err(Trouble::Origin(status, detail)) => {
+            Err(NotReady::Left(abort)) => return Some(proxy::left(abort)),
+            Err(NotReady::Trouble(Trouble::Changed)) => return None,
+            Err(NotReady::Trouble(Trouble::Disk)) => return Some(relayed(core, conn, request, way).await),
+            Err(NotReady::Trouble(Trouble::Origin(status, detail))) => {
                 count(core, CacheResult::Error);
                 let text = way.text();
                 let extra: [(&str, &[u8]); 1] = [("Cache-Status", &text)];
@@ -370,6 +373,14 @@ async fn from(
     Some(Answered { status, keep, sent })
 }
 
+/// Why there is nothing to read.
+enum NotReady {
+    /// The fill ended.
+    Trouble(Trouble),
+    /// The client did.
+    Left(Abort),
+}
+
 /// A client reading an object.
 struct Reader<'a> {
     core: &'a Rc<Core>,
@@ -384,14 +395,14 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// Waits until there is something to read at `at`; where to, or nothing if the object ends there.
-    async fn ready(&self, at: u64) -> Result<Option<u64>, Trouble> {
+    async fn ready(&self, at: u64) -> Result<Option<u64>, NotReady> {
         let object = self.object;
         let epoch = object.epoch();
         loop {
             match object.look(at) {
                 Look::Ready(until) => return Ok(Some(until.min(self.end))),
                 Look::End => return Ok(None),
-                Look::Missing(_) if object.is_dead() => return Err(Trouble::Changed),
+                Look::Missing(_) if object.is_dead() => return Err(NotReady::Trouble(Trouble::Changed)),
                 Look::Missing(slice) => {
                     let stream = object.is_stream();
                     // A stream passes what is before on its way, and that is kept.
@@ -416,9 +427,9 @@ impl Reader<'_> {
                 let waiter = Waiter { core: self.core.public.core, task: self.core.current_task() };
                 if object.wait(at, epoch, waiter) { Poll::Pending } else { Poll::Ready(()) }
             });
-            waiting(self.core, self.conn, waits).await;
+            waiting(self.core, self.conn, waits).await.map_err(NotReady::Left)?;
             if let Some(trouble) = object.trouble(epoch) {
-                return Err(trouble);
+                return Err(NotReady::Trouble(trouble));
             }
         }
     }
@@ -462,7 +473,10 @@ impl Reader<'_> {
                     }
                     match self.ready(at).await {
                         Ok(until) => until,
-                        Err(Trouble::Disk) if framed != Framed::Chunked => return self.rest(at).await,
+                        Err(NotReady::Trouble(Trouble::Disk)) if framed != Framed::Chunked => {
+                            return self.rest(at).await;
+                        }
+                        Err(NotReady::Left(abort)) => return Err(abort),
                         Err(_) => return Err(Abort(AbortReason::Upstream)),
                     }
                 }
@@ -496,9 +510,9 @@ impl Reader<'_> {
             return Err(Abort(AbortReason::Upstream));
         }
         let more = fill::more(core, self.request, self.object, at, self.end);
-        let (mut body, mut skip) = conn.hold(core, more).await.map_err(|_| Abort(AbortReason::Upstream))?;
+        let (mut body, mut skip) = conn.hold(core, more).await?.map_err(|_| Abort(AbortReason::Upstream))?;
         while skip > 0 {
-            match conn.hold(core, body.piece(skip)).await {
+            match conn.hold(core, body.piece(skip)).await? {
                 Ok(Some(piece)) => skip -= piece.len() as u64,
                 _ => return Err(Abort(AbortReason::Upstream)),
             }

@@ -33,6 +33,7 @@ use crate::ring::buffers::RecvLease;
 use crate::ring::completion::Outcome;
 use crate::ring::op::{Op, SharedFd};
 use crate::ring::token::Token;
+use crate::shard::patience::TASK_KEY;
 use crate::store::file::OpenFile;
 use crate::store::{Found, Missing};
 use crate::sys::socket;
@@ -43,12 +44,15 @@ use crate::transfer::drive::{Abort, Flow, Order};
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::os::fd::AsFd;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+/// A client that ended its direction while it waits for an origin may still read: for so long.
+const HALF_CLOSED: Duration = Duration::from_secs(2);
 /// How long a closing connection may still send before it is cut.
 const LINGER: Duration = Duration::from_secs(2);
 /// Bodies up to this are copied behind their head into one send; above, a vectored send shares them with the cache.
@@ -89,6 +93,12 @@ pub struct Conn {
     gone: Cell<bool>,
     /// The origin is waited for: the client is not to blame, its clock stands still.
     held: Cell<bool>,
+    /// The client's direction ended with an error: it is gone, not only silent.
+    reset: Cell<bool>,
+    /// When its direction ended.
+    ended_at: Cell<Nanos>,
+    /// The task that waits for an origin, to be told when the client leaves.
+    holder: Cell<Option<TaskId>>,
     /// A task that wants the next input of this connection (a request body on its way to an origin).
     reader: Cell<Option<TaskId>>,
 }
@@ -121,6 +131,9 @@ impl Conn {
             why: Cell::new(CloseReason::Client),
             gone: Cell::new(false),
             held: Cell::new(false),
+            reset: Cell::new(false),
+            ended_at: Cell::new(Nanos(0)),
+            holder: Cell::new(None),
             reader: Cell::new(None),
         }
     }
@@ -136,9 +149,29 @@ impl Conn {
     }
 
     /// Awaits what an origin does; the client's clock stands still meanwhile.
-    pub async fn hold<T>(&self, core: &Core, work: impl Future<Output = T>) -> T {
+    ///
+    /// # Errors
+    /// The client left. One that only ended its own direction is given a moment, since it may still read.
+    pub async fn hold<T>(&self, core: &Core, work: impl Future<Output = T>) -> Result<T, Abort> {
         self.held.set(true);
-        let done = work.await;
+        let mut work = pin!(work);
+        let done = poll_fn(|context| {
+            if let Poll::Ready(done) = work.as_mut().poll(context) {
+                return Poll::Ready(Ok(done));
+            }
+            self.holder.set(Some(core.current_task()));
+            let now = core.clock().now();
+            let left = self.gone.get()
+                || self.reset.get()
+                || self.eof.get() && {
+                    let until = self.ended_at.get().after(HALF_CLOSED);
+                    core.timers.wheel.borrow_mut().set(until, TASK_KEY | u64::from(core.current_task().0));
+                    now >= until
+                };
+            if left { Poll::Ready(Err(Abort(AbortReason::ClientReset))) } else { Poll::Pending }
+        })
+        .await;
+        self.holder.set(None);
         self.held.set(false);
         self.flow.progressed.set(core.clock().now());
         self.set_timer(core);
@@ -170,7 +203,7 @@ impl Conn {
 
     /// Waits for input; false when there will be none.
     pub async fn input(self: &Rc<Self>, core: &Rc<Core>) -> bool {
-        std::future::poll_fn(|_| {
+        poll_fn(|_| {
             if self.gone.get() || self.buffered() || !self.partial.borrow().is_empty() {
                 return Poll::Ready(!self.gone.get());
             }
@@ -320,7 +353,16 @@ pub fn received(core: &Rc<Core>, conn: &Rc<Conn>, result: Outcome, buffer: Optio
             core.dry.borrow_mut().push(Rc::clone(conn));
         }
         (Err(errno), _) if errno.is_canceled() && !conn.gone.get() => {}
-        (Err(_), _) => conn.eof.set(true),
+        (Err(_), _) => {
+            conn.reset.set(true);
+            conn.eof.set(true);
+        }
+    }
+    if conn.eof.get()
+        && let Some(holder) = conn.holder.take()
+    {
+        conn.ended_at.set(core.now());
+        core.ring.wake(holder);
     }
     conn.wake_reader(core);
     if conn.task.get().is_some() {

@@ -229,38 +229,46 @@ pub async fn relayed(core: &Rc<Core>, conn: &Rc<Conn>, request: &Request, extra:
         Ask { route: request.route, path: &request.target, head: request.is_head, safe: request.safe, write: &write };
     if !request.has_body() {
         return match conn.hold(core, core.upstream.ask(&ask)).await {
-            Ok(response) => pass_on(core, conn, request, response, request.keep, extra).await,
-            Err(failure) => fail(core, conn, request, &failure, request.keep, extra).await,
+            Ok(Ok(response)) => pass_on(core, conn, request, response, request.keep, extra).await,
+            Ok(Err(failure)) => fail(core, conn, request, &failure, request.keep, extra).await,
+            Err(abort) => left(abort),
         };
     }
     let (_, peer) = match conn.hold(core, core.upstream.open(&ask, &[], false)).await {
-        Ok(opened) => opened,
+        Ok(Ok(opened)) => opened,
         // The body was not read, so the place of the next request is not known.
-        Err(failure) => return fail(core, conn, request, &failure, false, extra).await,
+        Ok(Err(failure)) => return fail(core, conn, request, &failure, false, extra).await,
+        Err(abort) => return left(abort),
     };
     if request.expects {
         let (_, sent) = core.mover.send_head(&conn.flow, b"HTTP/1.1 100 Continue\r\n\r\n".to_vec(), false).await;
         if let Err(abort) = sent {
-            return Answered { status: Status(499), keep: false, sent: Err(abort) };
+            return left(abort);
         }
     }
     let upload = Rc::new(Upload::default());
     let socket = Rc::clone(&peer.socket);
     core.spawn(send_body(Rc::clone(core), Rc::clone(conn), socket, request.framing, Rc::clone(&upload)));
     let answered = match conn.hold(core, core.upstream.respond(peer, request.is_head)).await {
-        Ok(response) => {
+        Err(abort) => left(abort),
+        Ok(Ok(response)) => {
             // An answer that comes before the body is through ends the connection behind it.
             let keep = request.keep && upload.done.get();
             pass_on(core, conn, request, response, keep, extra).await
         }
-        Err((_, _)) if upload.refused.get() => {
+        Ok(Err((_, _))) if upload.refused.get() => {
             tell(core, conn, request, Status(400), "the request body is malformed or did not come", extra, false).await
         }
-        Err((failure, _)) => fail(core, conn, request, &failure, false, extra).await,
+        Ok(Err((failure, _))) => fail(core, conn, request, &failure, false, extra).await,
     };
     upload.stop.set(true);
     conn.wake_reader(core);
     answered
+}
+
+/// The client left before there was an answer; counted as nginx's users know it.
+pub fn left(abort: Abort) -> Answered {
+    Answered { status: Status(499), keep: false, sent: Err(abort) }
 }
 
 /// Says why there is no answer from the origin.

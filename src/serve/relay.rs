@@ -77,11 +77,11 @@ async fn pump(
             let Some(piece) = received(core, conn, incoming).await? else { break };
             let left = incoming.left().unwrap_or(u64::MAX);
             if chunked {
-                send_chunk(core, conn, incoming.bytes(&piece)).await?;
+                send_chunk(core, conn, incoming, piece).await?;
             } else if engine == Engine::SendZc && piece.start == 0 && left > 0 {
                 send_without_copy(core, conn, incoming, piece).await?;
             } else {
-                send_piece(core, conn, incoming.bytes(&piece), 0).await?;
+                send_piece(core, conn, incoming, piece).await?;
             }
         }
         if !incoming.is_done() {
@@ -102,7 +102,7 @@ async fn pump(
 }
 
 async fn received(core: &Rc<Core>, conn: &Rc<Conn>, incoming: &mut Incoming) -> Result<Option<Range<usize>>, Abort> {
-    conn.hold(core, incoming.piece(u64::MAX)).await.map_err(|_| Abort(AbortReason::Upstream))
+    conn.hold(core, incoming.piece(u64::MAX)).await?.map_err(|_| Abort(AbortReason::Upstream))
 }
 
 /// Counts body bytes that the client's socket took.
@@ -112,44 +112,73 @@ fn took(core: &Core, conn: &Conn, engine: Engine, bytes: usize) {
     conn.flow.progressed.set(core.clock().now());
 }
 
-/// Sends bytes: at once what the socket takes, the rest (copied, so that no buffer waits for a slow client) by the ring.
-/// The last `framing` of them are no body.
-async fn send_piece(core: &Rc<Core>, conn: &Rc<Conn>, bytes: &[u8], framing: usize) -> Result<(), Abort> {
-    let body = |bytes: usize| bytes.saturating_sub(framing);
+/// Sends a piece: at once what the socket takes; the rest is copied out, so that no buffer waits for a slow client.
+async fn send_piece(
+    core: &Rc<Core>,
+    conn: &Rc<Conn>,
+    incoming: &mut Incoming,
+    piece: Range<usize>,
+) -> Result<(), Abort> {
+    let bytes = incoming.bytes(&piece);
+    let now = send_now(core, conn, bytes, 0)?;
+    if now == bytes.len() {
+        return Ok(());
+    }
+    let rest = bytes[now..].to_vec();
+    incoming.let_go();
+    send_rest(core, conn, rest, 0).await
+}
+
+/// What the socket takes without waiting; the last `framing` bytes are no body.
+fn send_now(core: &Rc<Core>, conn: &Rc<Conn>, bytes: &[u8], framing: usize) -> Result<usize, Abort> {
     let now = match sys::send(conn.flow.socket.as_fd(), bytes, false) {
         Ok(n) => n,
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => 0,
         Err(error) => return Err(lost_io(&error)),
     };
-    took(core, conn, Engine::Send, now.min(body(bytes.len())));
-    if now == bytes.len() {
-        core.tally().head_bytes.add(framing as u64);
-        return Ok(());
-    }
-    let rest = bytes[now..].to_vec();
-    let want = rest.len();
-    let done = core.ring.submit(Op::Send { socket: Rc::clone(&conn.flow.socket), bytes: rest, more: false }).await;
-    let n = done.result.unwrap_or(0) as usize;
-    took(core, conn, Engine::Send, (now + n).min(body(bytes.len())) - now.min(body(bytes.len())));
+    count(core, conn, now, bytes.len(), framing);
+    Ok(now)
+}
+
+/// Bytes of its own, all of them, by the ring.
+async fn send_rest(core: &Rc<Core>, conn: &Rc<Conn>, bytes: Vec<u8>, framing: usize) -> Result<(), Abort> {
+    let want = bytes.len();
+    let done = core.ring.submit(Op::Send { socket: Rc::clone(&conn.flow.socket), bytes, more: false }).await;
+    count(core, conn, done.result.unwrap_or(0) as usize, want, framing);
     match done.result {
-        Ok(_) if n == want => {
-            core.tally().head_bytes.add(framing as u64);
-            Ok(())
-        }
+        Ok(n) if n as usize == want => Ok(()),
         Ok(_) => Err(Abort(AbortReason::ClientReset)),
         Err(errno) => Err(lost(errno)),
     }
 }
 
+/// Of `of` bytes, the last `framing` of which are no body, the socket took `n`.
+fn count(core: &Core, conn: &Conn, n: usize, of: usize, framing: usize) {
+    let body = n.min(of.saturating_sub(framing));
+    took(core, conn, Engine::Send, body);
+    core.tally().head_bytes.add((n - body) as u64);
+}
+
 /// Sends a chunk: its size, its bytes, its end.
-pub async fn send_chunk(core: &Rc<Core>, conn: &Rc<Conn>, bytes: &[u8]) -> Result<(), Abort> {
+async fn send_chunk(
+    core: &Rc<Core>,
+    conn: &Rc<Conn>,
+    incoming: &mut Incoming,
+    piece: Range<usize>,
+) -> Result<(), Abort> {
+    let bytes = incoming.bytes(&piece);
     let size = format!("{:x}\r\n", bytes.len());
+    let mut chunk = Vec::with_capacity(bytes.len() + 2);
+    chunk.extend_from_slice(bytes);
+    chunk.extend_from_slice(b"\r\n");
+    incoming.let_go();
     let (_, sent) = core.mover.send_head(&conn.flow, size.into_bytes(), true).await;
     sent?;
-    let mut piece = Vec::with_capacity(bytes.len() + 2);
-    piece.extend_from_slice(bytes);
-    piece.extend_from_slice(b"\r\n");
-    send_piece(core, conn, &piece, 2).await
+    match send_now(core, conn, &chunk, 2)? {
+        now if now == chunk.len() => Ok(()),
+        // What is left of the two bytes of framing is still the end of it.
+        now => send_rest(core, conn, chunk.split_off(now), 2).await,
+    }
 }
 
 /// Sends a piece in place; what the socket does not take follows by copy.
@@ -167,11 +196,11 @@ async fn send_without_copy(
             took(core, conn, Engine::SendZc, n as usize);
             match n as usize == piece.end {
                 true => Ok(()),
-                false => send_piece(core, conn, &whole[n as usize..], 0).await,
+                false => send_rest(core, conn, whole[n as usize..].to_vec(), 0).await,
             }
         }
         Err(errno) if errno.is_again() || matches!(errno.0, libc::ENOMEM | libc::ENOBUFS) => {
-            send_piece(core, conn, &whole, 0).await
+            send_rest(core, conn, whole, 0).await
         }
         Err(errno) => Err(lost(errno)),
     }
@@ -186,7 +215,7 @@ async fn splice(core: &Rc<Core>, conn: &Rc<Conn>, incoming: &mut Incoming, quant
         // Lent since the plan was made: the next plan sees it, after somebody else had a turn.
         let piece = received(core, conn, incoming).await?;
         return match piece {
-            Some(piece) => send_piece(core, conn, incoming.bytes(&piece), 0).await,
+            Some(piece) => send_piece(core, conn, incoming, piece).await,
             None => Ok(()),
         };
     };
@@ -202,7 +231,7 @@ async fn splice(core: &Rc<Core>, conn: &Rc<Conn>, incoming: &mut Incoming, quant
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
             count(SpliceStage::FileToPipe, SpliceResult::Again);
             drop(pipe);
-            return conn.hold(core, incoming.wait()).await.map_err(upstream);
+            return conn.hold(core, incoming.wait()).await?.map_err(upstream);
         }
         Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(()),
         Err(_) => {
@@ -256,5 +285,5 @@ async fn spill(core: &Rc<Core>, conn: &Rc<Conn>, pipe: Pipe, held: usize) -> Res
         }
     }
     drop(pipe);
-    send_piece(core, conn, &bytes, 0).await
+    send_rest(core, conn, bytes, 0).await
 }

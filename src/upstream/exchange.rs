@@ -181,6 +181,8 @@ pub struct Incoming {
     lease: Option<ArenaLease>,
     /// Bytes of the lease that were received and not looked at.
     raw: Range<usize>,
+    /// Received bytes that gave their buffer back before they were looked at.
+    apart: Vec<u8>,
     patience: Patience,
     stock: Rc<Stock>,
     ring: Rc<Ring>,
@@ -343,8 +345,7 @@ impl Upstream {
         let patience = self.timers.patience(limits.origin_queue_timeout);
         loop {
             let now = self.timers.now();
-            while !fresh {
-                let Some((socket, since)) = pool.idle.borrow_mut().pop_back() else { break };
+            while let Some((socket, since)) = (!fresh).then(|| pool.idle.borrow_mut().pop_back()).flatten() {
                 if now.since(since) < limits.origin_idle_timeout && socket::is_quiet(socket.as_fd()) {
                     self.row(pool.row).reuses.add(1);
                     return Ok(self.lend(pool, socket, true));
@@ -522,6 +523,9 @@ impl Upstream {
                     return failed(UpstreamError::Protocol, 502, "the origin's response head is too long".into());
                 }
                 Parse::Bad(reason) => {
+                    if reason == response::BadResponse::TooLong {
+                        self.tally.hit(Limit::OriginHeadBytes);
+                    }
                     let why = format!("the origin's response is no HTTP: {reason}");
                     return Err((Failure::new(UpstreamError::Protocol, 502, why), true));
                 }
@@ -547,6 +551,7 @@ impl Upstream {
                         left,
                         lease: Some(buffer),
                         raw: used..filled,
+                        apart: Vec::new(),
                         patience: self.timers.patience(limits.origin_progress_timeout),
                         stock: Rc::clone(&self.stock),
                         ring: Rc::clone(&self.ring),
@@ -607,7 +612,7 @@ impl Incoming {
 
     /// Bytes of the body that are here already, undecoded.
     pub fn at_hand(&self) -> usize {
-        self.raw.len()
+        self.raw.len() + self.apart.len()
     }
 
     /// Whether all of it was handed out.
@@ -621,14 +626,26 @@ impl Incoming {
     }
 
     /// When the body is over, the connection goes home, or ends.
-    fn settle(&mut self) {
+    fn go_home(&mut self) {
         if self.is_done()
             && let Some(peer) = self.peer.take()
         {
             // A byte too many would be taken for the next response.
-            peer.keep.set(self.keep && self.raw.is_empty());
+            peer.keep.set(self.keep && self.raw.is_empty() && self.apart.is_empty());
             drop(peer);
         }
+    }
+
+    /// The buffer goes home, whatever it still holds: its owner is about to wait for a slow client.
+    pub fn let_go(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            self.apart = lease.bytes(self.raw.end)[self.raw.start..].to_vec();
+            self.raw = 0..0;
+        }
+    }
+
+    fn settle(&mut self) {
+        self.go_home();
         if self.raw.is_empty() {
             self.lease = None;
         }
@@ -650,6 +667,7 @@ impl Incoming {
         self.peer = None;
         self.lease = None;
         self.raw = 0..0;
+        self.apart = Vec::new();
         cut
     }
 
@@ -681,6 +699,13 @@ impl Incoming {
             if self.is_done() {
                 self.settle();
                 return Ok(None);
+            }
+            if !self.apart.is_empty() {
+                let mut lease = self.stock.lease().await;
+                let bytes = std::mem::take(&mut self.apart);
+                lease.bytes_mut(bytes.len()).copy_from_slice(&bytes);
+                self.raw = 0..bytes.len();
+                self.lease = Some(lease);
             }
             if self.raw.is_empty() && !self.receive().await? {
                 return match self.left {
@@ -721,6 +746,7 @@ impl Incoming {
                 }
                 Left::Done => continue,
             };
+            self.go_home();
             if !piece.is_empty() {
                 self.count(piece.len());
                 return Ok(Some(piece));
