@@ -81,6 +81,7 @@ pub async fn answer(core: &Rc<Core>, conn: &Rc<Conn>, cache: &Arc<Cache>, reques
     let control = CacheControl::of_request(request.fields());
     let fields = || crate::http::headers::end_to_end(request.fields());
     for _ in 0..LOOKS {
+        let mut alone = false;
         let now = core.unix_seconds();
         let (old, reason) = match cache.find(&key, fields(), &control, now) {
             Found::Fresh(object) => {
@@ -101,6 +102,11 @@ pub async fn answer(core: &Rc<Core>, conn: &Rc<Conn>, cache: &Arc<Cache>, reques
                     Some(answered) => return answered,
                     None => continue,
                 }
+            }
+            // Not kept a moment ago, so that nobody queues behind the question; but the answer may be kept by now.
+            Found::Pass(_) if !request.is_head && want(&request).is_none() => {
+                alone = true;
+                (None, Reason::UriMiss)
             }
             Found::Pass(why) => {
                 let mut way = Way::forward(CacheResult::Bypass, Forward::new(Reason::UriMiss));
@@ -126,7 +132,7 @@ pub async fn answer(core: &Rc<Core>, conn: &Rc<Conn>, cache: &Arc<Cache>, reques
             return relayed(core, conn, &request, Way::forward(CacheResult::Bypass, Forward::new(reason))).await;
         }
         let slot: Slot = Slot::default();
-        let (pending, first) = cache.lead(&key);
+        let (pending, first) = if alone { (Arc::default(), true) } else { cache.lead(&key) };
         if first {
             let lead = Lead {
                 request: Rc::clone(&request),

@@ -527,6 +527,10 @@ async fn pump(
         }
         incoming.give(lease);
         core.tally().cache_fill_bytes.add(piece.len() as u64);
+        if progress.at == boundary {
+            // Not told before the next slice is claimed: a reader at the edge would claim it.
+            continue;
+        }
         core.wake_waiters(object.advance(progress.slice, progress.at));
         if object.readers() == 0 && cache.config.on_leave == OnLeave::Stop && !object.is_complete() {
             return Ended::Left;

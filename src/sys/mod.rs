@@ -109,6 +109,12 @@ pub fn read(from: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<usize> {
     check_size(unsafe { libc::read(from.as_raw_fd(), into.as_mut_ptr().cast(), into.len()) })
 }
 
+/// Reads what a non-blocking pipe still holds, and forgets it.
+pub fn discard_rest(pipe: BorrowedFd<'_>) {
+    let mut bytes = [0; 4096];
+    while read(pipe, &mut bytes).is_ok_and(|n| n > 0) {}
+}
+
 /// preadv2(2) with RWF_NOWAIT: bytes that are in the page cache now, or EAGAIN.
 pub fn read_cached(file: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> io::Result<usize> {
     let vector = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };

@@ -201,20 +201,31 @@ fn zero_copy() -> (bool, bool) {
     if attempt(true).unwrap_or(false) { (true, true) } else { (attempt(false).unwrap_or(false), false) }
 }
 
+/// Times the probe's socket is filled.
+const FILLS: usize = 50;
+
 /// Whether a splice to a full non-blocking socket answers EAGAIN rather than parking a worker.
 fn splice_gives_again() -> io::Result<bool> {
     let mut ring = IoUring::new(8)?;
     let (ours, _theirs) = tcp_pair()?;
     ours.set_nonblocking(true)?;
     let chunk = [0u8; 16 << 10];
-    while (&ours).write(&chunk).is_ok() {}
     let (read, write) = super::pipe()?;
-    std::fs::File::from(write.try_clone()?).write_all(&chunk[..4096])?;
-    push(
-        &mut ring,
-        opcode::Splice::new(types::Fd(read.as_raw_fd()), -1, types::Fd(ours.as_raw_fd()), -1, 4096).build(),
-    )?;
-    let result = one(&mut ring)?;
+    let mut result = None;
+    // A full socket may make room again when what it sent is acknowledged: then it is filled again.
+    for _ in 0..FILLS {
+        while (&ours).write(&chunk).is_ok() {}
+        std::fs::File::from(write.try_clone()?).write_all(&chunk[..4096])?;
+        push(
+            &mut ring,
+            opcode::Splice::new(types::Fd(read.as_raw_fd()), -1, types::Fd(ours.as_raw_fd()), -1, 4096).build(),
+        )?;
+        result = one(&mut ring)?;
+        match result {
+            Some((moved, _)) if moved >= 0 => super::discard_rest(read.as_fd()),
+            _ => break,
+        }
+    }
     if result.is_none() {
         // An older kernel waits here: end the wait by ending the connection, then reap.
         super::socket::shutdown(ours.as_fd());
