@@ -84,6 +84,7 @@ async fn pump(
                 send_piece(core, conn, incoming, piece).await?;
             }
         }
+        incoming.used();
         if !incoming.is_done() {
             core.mover.give_way().await;
         }

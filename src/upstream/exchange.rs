@@ -644,6 +644,13 @@ impl Incoming {
         }
     }
 
+    /// The last piece is used: a buffer that holds nothing else goes home.
+    pub fn used(&mut self) {
+        if self.raw.is_empty() {
+            self.lease = None;
+        }
+    }
+
     fn settle(&mut self) {
         self.go_home();
         if self.raw.is_empty() {
