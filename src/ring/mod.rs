@@ -318,7 +318,7 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         // R6: what could not be drained is leaked by the table (see Table::leak), never freed under the kernel.
-        if !self.drain(Duration::from_millis(500)) {
+        if !self.drain(Duration::from_millis(100)) {
             let left = self.table.borrow_mut().leak();
             tracing::warn!(operations = left, "the kernel still holds memory of these operations; leaking it");
         }

@@ -472,7 +472,7 @@ fn turn_until_stopped(core: Rc<Core>, listeners: Vec<SharedFd>, ready: impl FnOn
     for conn in left {
         connection::close(&core, &conn);
     }
-    core.ring.drain(Duration::from_secs(1));
+    core.ring.drain(Duration::from_millis(500));
     Ok(())
 }
 
