@@ -541,11 +541,23 @@ pub fn hit(
 ) -> Option<(Status, Vec<u8>, Range<u64>)> {
     let meta = &front.meta;
     let size = front.file.len();
-    let etag = meta.headers.get_only("etag");
-    let modified = meta.headers.get_only("last-modified").and_then(|value| Some((date::parse(value)?, value)));
-    let known = Known { etag, modified };
     let mut way = Way::hit(CacheResult::Hit);
     way.status.ttl = Some(meta.times.ttl(core.unix_seconds()));
+    if head.range.is_none() && !has_conditions(head) {
+        count(core, CacheResult::Hit);
+        let mut out = core.take_head();
+        out.extend_from_slice(&front.prefix);
+        let mut digits = itoa::Buffer::new();
+        write_field(&mut out, b"Age", digits.format(meta.times.age(core.unix_seconds())).as_bytes());
+        out.extend_from_slice(b"Cache-Status: ");
+        way.status.write(&mut out);
+        out.extend_from_slice(b"\r\n");
+        proxy::write_end(&mut out, head.version, Framed::Length(size), keep, &[]);
+        return Some((Status(200), out, 0..size));
+    }
+    let etag = meta.headers.get_only("etag");
+    let modified = front.modified.zip(meta.headers.get_only("last-modified"));
+    let known = Known { etag, modified };
     let hop = Hop { version: head.version, keep };
     match validator::evaluate_known(head, &known) {
         Precondition::Proceed => {}
@@ -573,6 +585,27 @@ pub fn hit(
     let framed = Framed::Length(body.end - body.start);
     let out = write_head(core, hop, meta, status, framed, part.map(|part| (part, size)), &way);
     Some((status, out, body))
+}
+
+fn has_conditions(head: &RequestHead<'_>) -> bool {
+    !head.if_match.is_empty()
+        || !head.if_none_match.is_empty()
+        || head.if_modified_since.is_some()
+        || head.if_unmodified_since.is_some()
+}
+
+/// What every whole answer from a stored response begins with.
+pub fn prefix(meta: &Meta) -> Vec<u8> {
+    let mut out = Vec::with_capacity(512);
+    reply::write_status_line(&mut out, Status(meta.status));
+    for (name, value) in meta.headers.iter() {
+        write_field(&mut out, name, value);
+    }
+    if !meta.headers.contains("accept-ranges") {
+        write_field(&mut out, b"Accept-Ranges", b"bytes");
+    }
+    write_field(&mut out, b"Via", b"1.1 ringway");
+    out
 }
 
 /// What the client's connection asks of a head.

@@ -90,6 +90,10 @@ pub struct Front {
     /// Its head, as of `version`.
     pub meta: Arc<Meta>,
     version: u64,
+    /// What every whole answer begins with, written once.
+    pub prefix: Vec<u8>,
+    /// Last-Modified, parsed once.
+    pub modified: Option<u64>,
     /// Its file.
     pub file: Rc<OpenFile>,
 }
@@ -388,11 +392,22 @@ impl Core {
     /// Remembers a complete object under the target it was asked by, if every request for that gets the same.
     pub fn keep_front(&self, route: usize, target: &[u8], object: &Arc<Object>, meta: &Arc<Meta>, local: &Rc<Local>) {
         let version = object.version();
-        if !object.is_complete() || object.is_dead() || !meta.vary.is_empty() || meta.status != 200 {
+        if !object.is_complete()
+            || object.is_dead()
+            || !meta.vary.is_empty()
+            || meta.status != 200
+            || !meta.headers.contains("date")
+        {
             return;
         }
-        let front =
-            Rc::new(Front { object: Arc::clone(object), meta: Arc::clone(meta), version, file: local.sized(object) });
+        let front = Rc::new(Front {
+            object: Arc::clone(object),
+            meta: Arc::clone(meta),
+            version,
+            prefix: super::cached::prefix(meta),
+            modified: meta.headers.get_only("last-modified").and_then(date::parse),
+            file: local.sized(object),
+        });
         self.front.borrow_mut().insert(route, target, front, self.now(), |_, _| {});
     }
 
