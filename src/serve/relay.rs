@@ -78,7 +78,8 @@ async fn pump(
             let left = incoming.left().unwrap_or(u64::MAX);
             if chunked {
                 send_chunk(core, conn, incoming, piece).await?;
-            } else if engine == Engine::SendZc && piece.start == 0 && left > 0 {
+            } else if engine == Engine::SendZc && piece.start == 0 && left > 0 && incoming.at_hand() == 0 {
+                // The buffer goes with the send, so nothing else may be in it.
                 send_without_copy(core, conn, incoming, piece).await?;
             } else {
                 send_piece(core, conn, incoming, piece).await?;
