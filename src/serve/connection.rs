@@ -155,19 +155,22 @@ impl Conn {
     pub async fn hold<T>(&self, core: &Core, work: impl Future<Output = T>) -> Result<T, Abort> {
         self.held.set(true);
         let mut work = pin!(work);
+        let mut armed = Nanos(0);
         let done = poll_fn(|context| {
             if let Poll::Ready(done) = work.as_mut().poll(context) {
                 return Poll::Ready(Ok(done));
             }
             self.holder.set(Some(core.current_task()));
-            let now = core.clock().now();
-            let left = self.gone.get()
-                || self.reset.get()
-                || self.eof.get() && {
-                    let until = self.ended_at.get().after(HALF_CLOSED);
+            let mut left = self.gone.get() || self.reset.get();
+            if self.eof.get() && !left {
+                // Counted from the last sign of life: what is sent to one that is gone ends in a reset soon enough.
+                let until = self.ended_at.get().max(self.flow.progressed.get()).after(HALF_CLOSED);
+                if armed < until {
+                    armed = until;
                     core.timers.wheel.borrow_mut().set(until, TASK_KEY | u64::from(core.current_task().0));
-                    now >= until
-                };
+                }
+                left = core.clock().now() >= until;
+            }
             if left { Poll::Ready(Err(Abort(AbortReason::ClientReset))) } else { Poll::Pending }
         })
         .await;
@@ -358,11 +361,11 @@ pub fn received(core: &Rc<Core>, conn: &Rc<Conn>, result: Outcome, buffer: Optio
             conn.eof.set(true);
         }
     }
-    if conn.eof.get()
-        && let Some(holder) = conn.holder.take()
-    {
+    if conn.eof.get() {
         conn.ended_at.set(core.now());
-        core.ring.wake(holder);
+        if let Some(holder) = conn.holder.take() {
+            core.ring.wake(holder);
+        }
     }
     conn.wake_reader(core);
     if conn.task.get().is_some() {
@@ -518,7 +521,7 @@ impl Decision {
     fn used(&self) -> usize {
         match self {
             Decision::Answer(answer) => answer.used,
-            Decision::Proxy(request) => request.used,
+            Decision::Proxy(request) => request.raw().len(),
             _ => 0,
         }
     }

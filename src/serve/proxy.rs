@@ -17,7 +17,7 @@ use crate::config::{EngineChoice, ForwardedRule, OriginRoute, Route, Source};
 use crate::http::chunked::ChunkedBody;
 use crate::http::framing::Framing;
 use crate::http::head::{Fields, Method, RequestHead, Version};
-use crate::http::headers::write_field;
+use crate::http::headers::{end_to_end, write_field};
 use crate::http::response::{BodyLength, ResponseHead};
 use crate::http::target;
 use crate::http::{Status, reply};
@@ -38,11 +38,10 @@ use std::sync::Arc;
 /// A request for an origin, on its own: the buffers it came in are free again.
 #[derive(Debug)]
 pub struct Request {
-    /// Bytes of its head.
-    pub used: usize,
     raw: Vec<u8>,
     verb: Vec<u8>,
-    lines: Vec<u8>,
+    /// Where in it its fields begin.
+    lines: usize,
     /// What the client sent as Host.
     pub host: Option<Vec<u8>>,
     /// The client.
@@ -87,10 +86,10 @@ impl Request {
         };
         let bodiless = matches!(head.framing, Framing::None | Framing::Length(0));
         Self {
-            used: raw.len(),
             raw: raw.to_vec(),
             verb: method.to_vec(),
-            lines: head.field_lines.to_vec(),
+            // The fields are the rest of the head.
+            lines: raw.len() - head.field_lines.len(),
             host: head.host.map(<[u8]>::to_vec),
             peer: IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
             method: label,
@@ -118,7 +117,12 @@ impl Request {
 
     /// Every field of its head.
     pub fn fields(&self) -> Fields<'_> {
-        Fields::new(&self.lines)
+        Fields::new(&self.raw[self.lines..])
+    }
+
+    /// The fields that can choose a variant: what Connection hides from the origin cannot.
+    pub fn varying(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
+        end_to_end(self.fields())
     }
 
     fn has_body(&self) -> bool {
@@ -249,17 +253,17 @@ pub async fn relayed(core: &Rc<Core>, conn: &Rc<Conn>, request: &Request, extra:
     let upload = Rc::new(Upload::default());
     let socket = Rc::clone(&peer.socket);
     core.spawn(send_body(Rc::clone(core), Rc::clone(conn), socket, request.framing, Rc::clone(&upload)));
-    let answered = match conn.hold(core, core.upstream.respond(peer, request.is_head)).await {
+    let answered = match conn.hold(core, core.upstream.respond_once(peer, request.is_head)).await {
         Err(abort) => left(abort),
         Ok(Ok(response)) => {
             // An answer that comes before the body is through ends the connection behind it.
             let keep = request.keep && upload.done.get();
             pass_on(core, conn, request, response, keep, extra).await
         }
-        Ok(Err((_, _))) if upload.refused.get() => {
+        Ok(Err(_)) if upload.refused.get() => {
             tell(core, conn, request, Status(400), "the request body is malformed or did not come", extra, false).await
         }
-        Ok(Err((failure, _))) => fail(core, conn, request, &failure, false, extra).await,
+        Ok(Err(failure)) => fail(core, conn, request, &failure, false, extra).await,
     };
     upload.stop.set(true);
     conn.wake_reader(core);
