@@ -91,8 +91,34 @@ struct Pool {
     /// Exchanges in flight.
     busy: Cell<usize>,
     queue: RefCell<VecDeque<TaskId>>,
-    /// Tasks in the queue.
-    queued: Cell<usize>,
+}
+
+/// A place in a pool's queue: given up by being dropped, wherever that happens, or it would wake nobody in its turn.
+struct Place<'p> {
+    pool: &'p Pool,
+    task: TaskId,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.pool.queue.borrow_mut().retain(|waiting| *waiting != self.task);
+    }
+}
+
+/// One connect in progress, counted until it is dropped.
+struct Connecting<'t>(&'t OriginTally);
+
+impl<'t> Connecting<'t> {
+    fn new(row: &'t OriginTally) -> Self {
+        row.connecting.add(1);
+        Self(row)
+    }
+}
+
+impl Drop for Connecting<'_> {
+    fn drop(&mut self) {
+        self.0.connecting.sub(1);
+    }
 }
 
 #[derive(Debug)]
@@ -123,10 +149,10 @@ pub struct Peer {
     pool: Rc<Pool>,
     tally: Arc<Tally>,
     ring: Rc<Ring>,
+    timers: Rc<Timers>,
     reused: bool,
     keep: Cell<bool>,
     keep_most: usize,
-    since: Nanos,
 }
 
 impl Drop for Peer {
@@ -136,7 +162,7 @@ impl Drop for Peer {
         let mut idle = pool.idle.borrow_mut();
         let row = self.tally.origins.get(pool.row);
         if self.keep.get() && idle.len() < self.keep_most {
-            idle.push_back((Rc::clone(&self.socket), self.since));
+            idle.push_back((Rc::clone(&self.socket), self.timers.now()));
         } else {
             // Whatever operation still holds the descriptor ends now.
             socket::shutdown(self.socket.as_fd());
@@ -159,8 +185,6 @@ pub struct Response {
     pub head: ResponseHead,
     /// Its body.
     pub body: Incoming,
-    /// Who sent it.
-    pub origin: Arc<Origin>,
 }
 
 /// How a body comes.
@@ -212,7 +236,6 @@ impl Upstream {
                     open: Cell::new(0),
                     busy: Cell::new(0),
                     queue: RefCell::default(),
-                    queued: Cell::new(0),
                 };
                 row += 1;
                 Rc::new(pool)
@@ -262,8 +285,7 @@ impl Upstream {
         let mut tried = Vec::new();
         let mut fresh = false;
         loop {
-            let (at, peer) =
-                self.open(ask, &tried, fresh).await.inspect_err(|failure| self.count(ask, failure, &tried))?;
+            let (at, peer) = self.open(ask, &tried, fresh).await?;
             let reused = peer.reused;
             let answer = self.respond(peer, ask.head).await;
             let (failure, seen) = match answer {
@@ -276,26 +298,26 @@ impl Upstream {
                 continue;
             }
             let pool = &self.pools(ask.route).pools[at];
-            pool.origin.failed(self.timers.now());
+            self.failed(pool, &failure);
             tried.push(at);
             if !ask.safe || seen || tried.len() > self.config.limits.origin_retries as usize {
                 if ask.safe && !seen {
                     self.tally.hit(Limit::OriginRetries);
                 }
-                self.row(pool.row).errors[failure.kind as usize].add(1);
-                self.row(pool.row).requests[UpstreamCode::None as usize].add(1);
                 return Err(failure);
             }
-            self.row(pool.row).errors[failure.kind as usize].add(1);
             self.row(pool.row).retries.add(1);
         }
     }
 
-    fn count(&self, ask: &Ask<'_>, failure: &Failure, tried: &[usize]) {
-        let at = tried.last().copied().unwrap_or(0);
-        let row = self.row(self.pools(ask.route).pools[at].row);
+    /// An origin gave no answer: counted, and held against it. Waiting in our own queue is not its failure.
+    fn failed(&self, pool: &Pool, failure: &Failure) {
+        let row = self.row(pool.row);
         row.errors[failure.kind as usize].add(1);
         row.requests[UpstreamCode::None as usize].add(1);
+        if failure.kind != UpstreamError::Queue {
+            pool.origin.failed(self.timers.now());
+        }
     }
 
     fn pools(&self, route: usize) -> &RoutePools {
@@ -324,17 +346,18 @@ impl Upstream {
                         Err(failure) => failure,
                     }
                 }
-                Err(failure) if failure.kind == UpstreamError::Queue => return Err(failure),
                 Err(failure) => failure,
             };
-            pool.origin.failed(self.timers.now());
+            self.failed(pool, &failure);
+            if failure.kind == UpstreamError::Queue {
+                return Err(failure);
+            }
             tried.push(at);
-            // Nothing was sent, so that another try is safe whatever the method.
+            // No whole head was sent, so that another try is safe whatever the method.
             if tried.len() > self.config.limits.origin_retries as usize {
                 self.tally.hit(Limit::OriginRetries);
                 return Err(failure);
             }
-            self.row(pool.row).errors[failure.kind as usize].add(1);
             self.row(pool.row).retries.add(1);
         }
     }
@@ -362,16 +385,14 @@ impl Upstream {
                 return self.connect(pool).await;
             }
             self.tally.hit(Limit::OriginConnections);
-            if pool.queued.get() >= limits.origin_queue {
+            if pool.queue.borrow().len() >= limits.origin_queue {
                 self.tally.hit(Limit::OriginQueue);
                 return Err(Failure::new(UpstreamError::Queue, 503, "too many requests wait for the origin"));
             }
-            pool.queued.set(pool.queued.get() + 1);
+            let place = Place { pool, task: self.ring.current() };
             let waited = patience.within(queue(&self.ring, &pool.queue)).await;
-            pool.queued.set(pool.queued.get() - 1);
+            drop(place);
             if waited == Err(TimedOut) {
-                let task = self.ring.current();
-                pool.queue.borrow_mut().retain(|waiting| *waiting != task);
                 self.tally.hit(Limit::OriginQueueTimeout);
                 return Err(Failure::new(UpstreamError::Queue, 503, "no connection to the origin came free in time"));
             }
@@ -398,11 +419,11 @@ impl Upstream {
         pool.open.set(pool.open.get() + 1);
         // Counted as open until here or in the peer's drop; a task that is dropped in between closes it too.
         let peer = self.lend(pool, Rc::clone(&socket), false);
-        row.connecting.add(1);
+        let connecting = Connecting::new(row);
         let address = Box::new(SockAddr::from(address));
         let patience = self.timers.patience(self.config.limits.origin_connect_timeout);
         let done = patience.within(self.ring.submit(Op::Connect { socket, address })).await;
-        row.connecting.sub(1);
+        drop(connecting);
         let failure = match done.map(|done| done.result) {
             Ok(Ok(_)) => {
                 row.connects[ConnectResult::Ok as usize].add(1);
@@ -443,7 +464,7 @@ impl Upstream {
             reused,
             keep: Cell::new(false),
             keep_most: self.config.limits.origin_idle_connections,
-            since: self.timers.now(),
+            timers: Rc::clone(&self.timers),
         }
     }
 
@@ -465,11 +486,20 @@ impl Upstream {
         }
     }
 
-    /// Reads the head of a response; an error says too whether any byte had come.
+    /// Reads the head of the response to a request that cannot be sent again.
     ///
     /// # Errors
-    /// What the client is to be told, and whether any byte of an answer was seen.
-    pub async fn respond(&self, peer: Peer, is_head: bool) -> Result<Response, (Failure, bool)> {
+    /// What the client is to be told.
+    pub async fn respond_once(&self, peer: Peer, is_head: bool) -> Result<Response, Failure> {
+        let pool = Rc::clone(&peer.pool);
+        self.respond(peer, is_head).await.map_err(|(failure, _)| {
+            self.failed(&pool, &failure);
+            failure
+        })
+    }
+
+    /// Reads the head of a response; an error says too whether any byte had come.
+    async fn respond(&self, peer: Peer, is_head: bool) -> Result<Response, (Failure, bool)> {
         let limits = &self.config.limits;
         let head_limits = ResponseLimits { head_bytes: limits.origin_head_bytes, header_count: HEADERS_MOST };
         let pool = Rc::clone(&peer.pool);
@@ -560,7 +590,7 @@ impl Upstream {
                         row: pool.row,
                     };
                     body.settle();
-                    return Ok(Response { head, body, origin: Arc::clone(&pool.origin) });
+                    return Ok(Response { head, body });
                 }
             }
         }
@@ -741,10 +771,8 @@ impl Incoming {
                     start..start + here
                 }
                 Left::Chunked(chunks) => {
-                    let lease = self.lease.as_ref().expect("received bytes lie in a buffer");
-                    let Ok(fed) = chunks.feed(&lease.bytes(start + here)[start..]) else {
-                        return Err(self.cut(Cut::Malformed));
-                    };
+                    let received = self.lease.as_ref().map_or(&[][..], |lease| &lease.bytes(start + here)[start..]);
+                    let Ok(fed) = chunks.feed(received) else { return Err(self.cut(Cut::Malformed)) };
                     if fed.done {
                         self.left = Left::Done;
                     }
@@ -803,8 +831,8 @@ impl Incoming {
         self.lease = Some(lease);
     }
 
-    /// Counts bytes that left the socket by another way (a splice); true when the body is over.
-    pub fn spliced(&mut self, bytes: u64) -> bool {
+    /// Counts bytes that left the socket by another way (a splice).
+    pub fn spliced(&mut self, bytes: u64) {
         self.count(bytes as usize);
         if let Left::Exact(left) = &mut self.left {
             assert!(bytes <= *left, "a splice moved more than the body has");
@@ -814,7 +842,6 @@ impl Incoming {
                 self.settle();
             }
         }
-        self.is_done()
     }
 
     /// The stream ended or broke before the body did.

@@ -209,9 +209,12 @@ fn watch(watched: &[Watched], resolve: Duration, clock: Clock, end: &(Mutex<bool
         }
         let now = clock.now();
         for origin in watched.iter().flat_map(|route| &route.origins) {
-            if (now.since(looked_up) >= resolve || origin.address_count() == 0)
+            let due = now.since(looked_up) >= resolve;
+            if (due || origin.address_count() == 0)
                 && let Err(why) = origin.look_up()
+                && due
             {
+                // A name that is not known is tried every second and told about with the others.
                 tracing::warn!("{why}");
             }
         }
