@@ -281,7 +281,8 @@ impl Cache {
     /// # Errors
     /// Why not.
     pub fn admits(&self, size: u64) -> std::result::Result<(), NoStore> {
-        if size != UNKNOWN && size > self.config.object_bytes {
+        let countable = size.div_ceil(self.config.slice) <= u64::from(u32::MAX);
+        if size != UNKNOWN && (size > self.config.object_bytes || !countable) {
             return Err(NoStore::TooLarge);
         }
         if self.keeper.is_low() {
@@ -309,7 +310,19 @@ impl Cache {
             object.claim_run(claimed.0, claimed.1, UNKNOWN);
         }
         self.enter(&object, 0);
+        // An empty one is never booked, and counts all the same.
+        while self.evict(0) {}
         object
+    }
+
+    /// Whether one object more is one too many.
+    pub fn is_full_of_objects(&self) -> bool {
+        self.counts.objects.load(Relaxed) as usize >= self.config.objects
+    }
+
+    /// Objects that left so far: whoever keeps their files open looks through them when this has grown.
+    pub fn buried(&self) -> u64 {
+        self.counts.evictions.iter().map(|count| count.load(Relaxed)).sum()
     }
 
     fn enter(&self, object: &Arc<Object>, bytes: u64) {

@@ -147,7 +147,23 @@ struct Slices {
     filling: Vec<Filling>,
     waiters: Vec<Waiter>,
     count: u32,
-    trouble: Option<Trouble>,
+    /// The last trouble of a slice, and the epoch it began; gone when the slice is claimed again.
+    troubles: Vec<(u32, u64, Trouble)>,
+}
+
+impl Slices {
+    /// Neither there, nor to be checked, nor somebody's.
+    fn is_absent(&self, slice: u32) -> bool {
+        !bit(&self.there, slice)
+            && !self.unchecked.contains_key(&slice)
+            && !self.filling.iter().any(|filling| filling.slice == slice)
+    }
+
+    /// A filler begins with a slice of `bytes`: what went wrong with it before is over.
+    fn begin(&mut self, slice: u32, bytes: u64) {
+        self.troubles.retain(|(other, _, _)| *other != slice);
+        self.filling.push(Filling { slice, at: u64::from(slice) * bytes });
+    }
 }
 
 fn bit(bits: &[u64], at: u32) -> bool {
@@ -296,9 +312,16 @@ impl Object {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// The trouble that came since `epoch`, if any.
-    pub fn trouble(&self, epoch: u64) -> Option<Trouble> {
-        if self.epoch() == epoch { None } else { self.slices().trouble.clone() }
+    /// The trouble that came since `epoch` over what a reader at `at` waits for: its slice, or the stream that brings all.
+    pub fn trouble(&self, at: u64, epoch: u64) -> Option<Trouble> {
+        if self.epoch() == epoch { None } else { self.troubled(&self.slices(), at, epoch).cloned() }
+    }
+
+    fn troubled<'s>(&self, slices: &'s Slices, at: u64, epoch: u64) -> Option<&'s Trouble> {
+        let own = (at / self.slice) as u32;
+        let any = self.is_stream();
+        let found = slices.troubles.iter().rev().find(|(slice, since, _)| *since > epoch && (any || *slice == own));
+        found.map(|(_, _, trouble)| trouble)
     }
 
     /// What can be read at `at`.
@@ -338,7 +361,7 @@ impl Object {
     /// Registers a waiter unless there is something to see at `at` by now, or trouble since `epoch`; true if it waits.
     pub fn wait(&self, at: u64, epoch: u64, waiter: Waiter) -> bool {
         let mut slices = self.slices();
-        if self.epoch() != epoch || self.find(&slices, at) != Look::Wait {
+        if self.troubled(&slices, at, epoch).is_some() || self.find(&slices, at) != Look::Wait {
             return false;
         }
         if !slices.waiters.contains(&waiter) {
@@ -356,7 +379,7 @@ impl Object {
         if self.is_stream() && !slices.filling.is_empty() && !slices.unchecked.contains_key(&slice) {
             return false;
         }
-        slices.filling.push(Filling { slice, at: u64::from(slice) * self.slice });
+        slices.begin(slice, self.slice);
         true
     }
 
@@ -371,13 +394,10 @@ impl Object {
         while count < most {
             let next = first + count;
             let begins = u64::from(next) * self.slice;
-            let taken = bit(&slices.there, next)
-                || slices.unchecked.contains_key(&next)
-                || slices.filling.iter().any(|filling| filling.slice == next);
-            if begins >= end.min(self.size()) || taken {
+            if begins >= end.min(self.size()) || !slices.is_absent(next) {
                 break;
             }
-            slices.filling.push(Filling { slice: next, at: begins });
+            slices.begin(next, self.slice);
             count += 1;
         }
         count
@@ -433,12 +453,9 @@ impl Object {
             slices.count += 1;
         }
         self.settle(&slices);
-        let goes_on = next.filter(|next| {
-            let taken = |filling: &Filling| filling.slice == *next;
-            !bit(&slices.there, *next) && !slices.unchecked.contains_key(next) && !slices.filling.iter().any(taken)
-        });
+        let goes_on = next.filter(|next| slices.is_absent(*next));
         if let Some(next) = goes_on {
-            slices.filling.push(Filling { slice: next, at: u64::from(next) * self.slice });
+            slices.begin(next, self.slice);
         }
         (std::mem::take(&mut slices.waiters), goes_on.is_some())
     }
@@ -460,9 +477,10 @@ impl Object {
         let mut slices = self.slices();
         slices.filling.retain(|filling| filling.slice != slice);
         slices.unchecked.remove(&slice);
-        if trouble.is_some() {
-            slices.trouble = trouble;
-            self.epoch.fetch_add(1, Ordering::AcqRel);
+        if let Some(trouble) = trouble {
+            let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
+            slices.troubles.retain(|(other, _, _)| *other != slice);
+            slices.troubles.push((slice, epoch, trouble));
         }
         std::mem::take(&mut slices.waiters)
     }
@@ -556,12 +574,13 @@ mod tests {
         let epoch = object.epoch();
         assert!(object.wait(0, epoch, waiter));
         assert_eq!(object.release(0, Some(Trouble::Disk)), [waiter]);
-        assert_eq!(object.trouble(epoch), Some(Trouble::Disk));
-        assert_eq!(object.trouble(object.epoch()), None);
+        assert_eq!(object.trouble(0, epoch), Some(Trouble::Disk));
+        assert_eq!(object.trouble(S, epoch), None, "another slice's readers go on");
+        assert_eq!(object.trouble(0, object.epoch()), None);
         assert!(!object.wait(0, epoch, waiter));
         assert_eq!(object.look(0), Look::Missing(0));
         assert!(object.claim(0) && object.release(0, None).is_empty());
-        assert_eq!(object.trouble(object.epoch()), None, "given up without trouble");
+        assert_eq!(object.trouble(0, object.epoch()), None, "given up without trouble");
     }
 
     #[test]

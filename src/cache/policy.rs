@@ -218,6 +218,10 @@ pub fn storable(asked: &Asked, head: &ResponseHead, overrides: &Overrides) -> Re
     if head.headers.contains("set-cookie") && forced.is_none() {
         return Err(NoStore::SetCookie);
     }
+    // Answers to conditions and ranges are about a representation, not one (RFC 9110 sections 15.4.5, 15.5.13, 15.5.17).
+    if matches!(head.status, 304 | 412 | 416) {
+        return Err(NoStore::Status);
+    }
     let explicit = explicit(&control, &head.headers, asked.answered);
     let lifetime = match (forced, explicit) {
         (Some(forced), _) if heuristic(head.status) || explicit.is_some() => forced,
@@ -367,6 +371,17 @@ impl Pin {
     }
 }
 
+/// Whether a 304 is about what is stored: if it has an ETag, that must be the same (section 4.3.4).
+pub fn is_about(stored: &Headers, fresh: &ResponseHead) -> bool {
+    fn opaque(tag: &[u8]) -> &[u8] {
+        tag.strip_prefix(b"W/").unwrap_or(tag)
+    }
+    match (fresh.headers.get("etag"), stored.get("etag")) {
+        (Some(theirs), Some(ours)) => opaque(theirs) == opaque(ours),
+        (theirs, _) => theirs.is_none(),
+    }
+}
+
 /// Takes the fields of a 304 over (section 4.3.4); those that describe the bytes stay.
 pub fn freshen(stored: &mut Headers, fresh: &ResponseHead) {
     const BYTES: [&str; 6] =
@@ -442,6 +457,9 @@ mod tests {
         assert_eq!(of(500, &[]), Err(NoStore::Status));
         assert_eq!(of(302, &[]), Err(NoStore::Status));
         assert_eq!(of(302, &[("Cache-Control", "max-age=9")]), Ok(9));
+        for about in [304, 412, 416] {
+            assert_eq!(of(about, &[("Cache-Control", "max-age=9")]), Err(NoStore::Status), "{about}");
+        }
         let secret = Asked { authorized: true, ..ask };
         let of = |control: &str| {
             storable(&secret, &head(200, &[("Cache-Control", control)]), &none).map(|times| times.lifetime)
@@ -508,6 +526,13 @@ mod tests {
         assert_eq!(pin(&[("ETag", "W/\"a\""), ("Last-Modified", DATE)]), Pin::LastModified(DATE.as_bytes().to_vec()));
         assert_eq!(pin(&[("ETag", "W/\"a\"")]), Pin::None);
         assert_eq!(pin(&[("Last-Modified", "yesterday")]), Pin::None);
+    }
+
+    #[test]
+    fn a_304_of_another_version_renews_nothing() {
+        let stored = head(200, &[("ETag", "W/\"a\"")]).headers;
+        assert!(is_about(&stored, &head(304, &[("ETag", "\"a\"")])) && is_about(&stored, &head(304, &[])));
+        assert!(!is_about(&stored, &head(304, &[("ETag", "\"b\"")])));
     }
 
     #[test]

@@ -79,11 +79,10 @@ pub async fn answer(core: &Rc<Core>, conn: &Rc<Conn>, cache: &Arc<Cache>, reques
     let request = Rc::new(request);
     let key = key_of(core, &request);
     let control = CacheControl::of_request(request.fields());
-    let fields = || crate::http::headers::end_to_end(request.fields());
     for _ in 0..LOOKS {
         let mut alone = false;
         let now = core.unix_seconds();
-        let (old, reason) = match cache.find(&key, fields(), &control, now) {
+        let (old, reason) = match cache.find(&key, request.varying(), &control, now) {
             Found::Fresh(object) => {
                 let mut way = Way::hit(CacheResult::Hit);
                 way.status.ttl = Some(object.meta().times.ttl(now));
@@ -121,11 +120,8 @@ pub async fn answer(core: &Rc<Core>, conn: &Rc<Conn>, cache: &Arc<Cache>, reques
         };
         if control.only_if_cached {
             let way = Way::forward(CacheResult::Error, Forward::new(reason));
-            count(core, way.result);
-            let extra = [("Cache-Status", way.text())];
-            let extra: Vec<(&str, &[u8])> = extra.iter().map(|(name, value)| (*name, value.as_slice())).collect();
             let why = "it is not in the cache, and only that was wanted";
-            return proxy::tell(core, conn, &request, Status(504), why, &extra, request.keep).await;
+            return tell(core, conn, &request, &way, Status(504), why, &[]).await;
         }
         if control.no_store || request.is_head && old.is_none() {
             // What a HEAD brings is no body to keep; what the client wants nobody to keep is not kept.
@@ -163,7 +159,7 @@ pub async fn answer(core: &Rc<Core>, conn: &Rc<Conn>, cache: &Arc<Cache>, reques
         match outcome {
             Outcome::Object(object, asked) => {
                 let meta = object.meta();
-                if key::secondary(&meta.vary, fields()).as_deref() != Some(&meta.secondary) {
+                if key::secondary(&meta.vary, request.varying()).as_deref() != Some(&meta.secondary) {
                     // Another variant than this client's.
                     continue;
                 }
@@ -200,10 +196,7 @@ pub async fn answer(core: &Rc<Core>, conn: &Rc<Conn>, cache: &Arc<Cache>, reques
             }
             Outcome::Failed(status, detail) => {
                 let way = Way::forward(CacheResult::Error, forward);
-                count(core, way.result);
-                let text = way.text();
-                let extra: [(&str, &[u8]); 1] = [("Cache-Status", &text)];
-                return proxy::tell(core, conn, &request, status, &detail, &extra, request.keep).await;
+                return tell(core, conn, &request, &way, status, &detail, &[]).await;
             }
         }
     }
@@ -213,6 +206,22 @@ pub async fn answer(core: &Rc<Core>, conn: &Rc<Conn>, cache: &Arc<Cache>, reques
 
 fn count(core: &Core, result: CacheResult) {
     core.tally().cache_requests[result as usize].add(1);
+}
+
+/// An answer of our own, counted and with its Cache-Status.
+async fn tell(
+    core: &Rc<Core>,
+    conn: &Rc<Conn>,
+    request: &Request,
+    way: &Way,
+    status: Status,
+    detail: &str,
+    extra: &[(&str, &[u8])],
+) -> Answered {
+    count(core, way.result);
+    let text = way.text();
+    let extra: Vec<(&str, &[u8])> = extra.iter().copied().chain([("Cache-Status", text.as_slice())]).collect();
+    proxy::tell(core, conn, request, status, detail, &extra, request.keep).await
 }
 
 async fn waiting<T>(core: &Rc<Core>, conn: &Rc<Conn>, work: impl Future<Output = T>) -> Result<T, Abort> {
@@ -271,13 +280,15 @@ async fn from(
         // What brought it here does not make it worth keeping; coming back for it does.
         object.touch();
     }
-    let Ok(file) = core.local(cache, &object).await else {
-        // Evicted a moment ago, or out of descriptors.
-        if !object.is_dead() && object.stored() == 0 {
-            return Some(relayed(core, conn, request, way).await);
+    let file = match core.local(cache, &object).await {
+        Ok(file) => file,
+        // Evicted a moment ago, or taken away under us.
+        Err(errno) if errno.0 == libc::ENOENT => {
+            cache.remove(&object, crate::telemetry::tally::Eviction::Broken);
+            return None;
         }
-        cache.remove(&object, crate::telemetry::tally::Eviction::Broken);
-        return None;
+        // Out of descriptors or memory: what is stored is good.
+        Err(_) => return Some(relayed(core, conn, request, way).await),
     };
     let meta = object.meta();
     let size = object.size();
@@ -295,13 +306,8 @@ async fn from(
         match validator::evaluate_known(&head, &known) {
             Precondition::Proceed => {}
             Precondition::Failed => {
-                count(core, way.result);
-                let text = way.text();
                 let why = "the object is not what was asked for";
-                let keep = request.keep;
-                return Some(
-                    proxy::tell(core, conn, request, Status(412), why, &[("Cache-Status", &text)], keep).await,
-                );
+                return Some(tell(core, conn, request, &way, Status(412), why, &[]).await);
             }
             Precondition::NotModified => {
                 count(core, way.result);
@@ -325,11 +331,9 @@ async fn from(
                 }
                 RangeAnswer::Unsatisfiable => {
                     ranges[RangeKind::Unsatisfiable as usize].add(1);
-                    count(core, way.result);
-                    let text = way.text();
                     let range = format!("bytes */{size}");
-                    let extra: [(&str, &[u8]); 2] = [("Content-Range", range.as_bytes()), ("Cache-Status", &text)];
-                    return Some(proxy::tell(core, conn, request, Status(416), "", &extra, request.keep).await);
+                    let extra: [(&str, &[u8]); 1] = [("Content-Range", range.as_bytes())];
+                    return Some(tell(core, conn, request, &way, Status(416), "", &extra).await);
                 }
             }
         }
@@ -343,10 +347,8 @@ async fn from(
             Err(NotReady::Trouble(Trouble::Changed)) => return None,
             Err(NotReady::Trouble(Trouble::Disk)) => return Some(relayed(core, conn, request, way).await),
             Err(NotReady::Trouble(Trouble::Origin(status, detail))) => {
-                count(core, CacheResult::Error);
-                let text = way.text();
-                let extra: [(&str, &[u8]); 1] = [("Cache-Status", &text)];
-                return Some(proxy::tell(core, conn, request, status, &detail, &extra, request.keep).await);
+                let way = Way { result: CacheResult::Error, ..way };
+                return Some(tell(core, conn, request, &way, status, &detail, &[]).await);
             }
         }
     }
@@ -434,7 +436,7 @@ impl Reader<'_> {
                 if object.wait(at, epoch, waiter) { Poll::Pending } else { Poll::Ready(()) }
             });
             waiting(self.core, self.conn, waits).await.map_err(NotReady::Left)?;
-            if let Some(trouble) = object.trouble(epoch) {
+            if let Some(trouble) = object.trouble(at, epoch) {
                 return Err(NotReady::Trouble(trouble));
             }
         }

@@ -62,6 +62,7 @@ pub struct Signer {
 /// A file of the cache, open on one core.
 #[derive(Debug)]
 pub struct Local {
+    object: Arc<Object>,
     /// The file, as long as the object was known to be when it was opened.
     pub file: Rc<OpenFile>,
     sized: RefCell<Option<Rc<OpenFile>>>,
@@ -149,6 +150,8 @@ pub struct Core {
     locals: RefCell<OpenCache<Rc<Local>>>,
     /// Complete objects by target as it is sent, for hits without a lock.
     front: RefCell<OpenCache<Rc<Front>>>,
+    /// Objects that had left the cache when their files were last looked through.
+    buried: Cell<u64>,
     /// Every core, to wake its tasks.
     shards: Arc<[Arc<ShardPublic>]>,
     /// Per route, how its requests are signed.
@@ -189,6 +192,7 @@ impl Core {
             cache_root,
             locals: RefCell::new(OpenCache::new(config.limits.open_files_per_core)),
             front: RefCell::new(OpenCache::new(config.limits.open_files_per_core)),
+            buried: Cell::new(0),
             shards: Arc::clone(&shared.shards),
             signers: Arc::clone(&shared.signers),
             has_origins: origins.iter().any(|origins| !origins.is_empty()),
@@ -348,8 +352,9 @@ impl Core {
     }
 
     /// Keeps the open file of an object on this core.
-    pub fn keep_local(&self, object: &Object, file: &OpenFile) -> Rc<Local> {
+    pub fn keep_local(&self, object: &Arc<Object>, file: &OpenFile) -> Rc<Local> {
         let local = Rc::new(Local {
+            object: Arc::clone(object),
             file: Rc::new(OpenFile::stored(Rc::clone(file.fd()), object.size())),
             sized: RefCell::default(),
         });
@@ -375,7 +380,7 @@ impl Core {
     ///
     /// # Errors
     /// It is gone, or there are no descriptors.
-    pub async fn local(&self, cache: &Cache, object: &Object) -> Result<Rc<Local>, Errno> {
+    pub async fn local(&self, cache: &Cache, object: &Arc<Object>) -> Result<Rc<Local>, Errno> {
         let key = object.id.to_le_bytes();
         let found = self.locals.borrow().peek(0, &key).cloned();
         let local = match found {
@@ -387,6 +392,18 @@ impl Core {
             }
         };
         Ok(local)
+    }
+
+    /// Closes the files of objects that left the cache: an unlinked file gives its blocks back with its last descriptor.
+    /// Called about once a second.
+    pub fn close_buried(&self) {
+        let Some(cache) = &self.cache else { return };
+        let buried = cache.buried();
+        if self.buried.replace(buried) == buried {
+            return;
+        }
+        self.front.borrow_mut().retain(|front| !front.object.is_dead(), drop);
+        self.locals.borrow_mut().retain(|local| !local.object.is_dead(), |local| self.release(&local));
     }
 
     /// Remembers a complete object under the target it was asked by, if every request for that gets the same.

@@ -153,7 +153,14 @@ async fn learn(core: &Rc<Core>, cache: &Arc<Cache>, lead: &Lead) -> (Outcome, Op
     let authorized = request.fields().any(|(name, _)| name.eq_ignore_ascii_case(b"authorization"));
     let asked = Asked { control, authorized, at: asked_at, answered: now };
     let overrides = proxy::overrides(core, request.route);
-    if let (304, Some(old)) = (response.head.status, old) {
+    if let (304, Some(old), Some(meta)) = (response.head.status, old, &old_meta) {
+        if !policy::is_about(&meta.headers, &response.head) {
+            cache.remove(old, Eviction::Changed);
+            return (
+                Outcome::Failed(Status(502), "the origin confirmed another version than it was asked for".into()),
+                None,
+            );
+        }
         return (freshen(cache, old, &response.head, &asked, &overrides), None);
     }
     if matches!(response.head.status, 500 | 502 | 503 | 504)
@@ -162,6 +169,13 @@ async fn learn(core: &Rc<Core>, cache: &Arc<Cache>, lead: &Lead) -> (Outcome, Op
         return (Outcome::Object(Arc::clone(old), false), None);
     }
     let pass = |why, response: Response| {
+        if let Some(old) = old {
+            // What it was replaced by is not kept; it is of no use to anybody.
+            cache.remove(old, Eviction::Changed);
+        }
+        if why == NoStore::TooLarge {
+            core.tally().cache_fills[FillResult::TooLarge as usize].add(1);
+        }
         // A part that was rounded is not what the client asked for.
         if part.is_none() {
             *lead.slot.borrow_mut() = Some(response);
@@ -174,15 +188,14 @@ async fn learn(core: &Rc<Core>, cache: &Arc<Cache>, lead: &Lead) -> (Outcome, Op
     };
     let head = &response.head;
     let times = match policy::storable(&asked, head, &overrides) {
-        Ok(times) if extent.partial && Pin::of(&head.headers) == Pin::None => {
-            let _ = times;
-            return pass(NoStore::NoValidator, response);
-        }
         Ok(times) => times,
         Err(why) => return pass(why, response),
     };
+    if extent.partial && Pin::of(&head.headers) == Pin::None {
+        return pass(NoStore::NoValidator, response);
+    }
     let Some(vary) = key::vary(&head.headers) else { return pass(NoStore::Vary, response) };
-    let Some(secondary) = key::secondary(&vary, request.fields()) else { return pass(NoStore::Vary, response) };
+    let Some(secondary) = key::secondary(&vary, request.varying()) else { return pass(NoStore::Vary, response) };
     if let Err(why) = cache.admits(extent.size) {
         core.hit(match why {
             NoStore::TooLarge => crate::telemetry::tally::Limit::CacheObjectBytes,
@@ -217,6 +230,9 @@ async fn learn(core: &Rc<Core>, cache: &Arc<Cache>, lead: &Lead) -> (Outcome, Op
         (_, true) => (end - extent.start).div_ceil(slice).clamp(1, u64::from(RUN_MOST)) as u32,
         (_, false) => 1,
     };
+    if cache.is_full_of_objects() {
+        core.hit(crate::telemetry::tally::Limit::CacheObjects);
+    }
     let object = cache.add(id, &lead.key, extent.size, meta, (first, count));
     let file = core.keep_local(&object, &file);
     if let Some(old) = old {
@@ -340,10 +356,6 @@ async fn fill(core: &Rc<Core>, cache: &Arc<Cache>, request: &Request, rest: Rest
         Ok(true) => FillResult::Ok,
         Ok(false) => FillResult::Aborted,
         Err(trouble) => {
-            let result = match trouble {
-                Trouble::Disk => FillResult::TooLarge,
-                _ => FillResult::Error,
-            };
             if trouble == Trouble::Changed {
                 cache.remove(&object, Eviction::Changed);
             }
@@ -353,7 +365,7 @@ async fn fill(core: &Rc<Core>, cache: &Arc<Cache>, request: &Request, rest: Rest
             }
             cache.unbook(&object, progress.booked);
             give_up(core, &object, &progress, Some(trouble));
-            result
+            FillResult::Error
         }
     };
     tally.cache_fills[result as usize].add(1);
@@ -375,18 +387,11 @@ async fn run(
     let mut failures = 0;
     loop {
         let before = progress.at;
-        let (incoming, skip) = match body.take() {
-            Some(body) => (Ok(body), 0),
-            None => match more(core, request, object, progress.at, end).await {
-                Ok((body, skip)) => (Ok(body), skip),
-                Err(trouble) => (Err(trouble), 0),
-            },
+        let (mut incoming, skip) = match body.take() {
+            Some(body) => (body, 0),
+            None => more(core, request, object, progress.at, end).await?,
         };
-        let ended = match incoming {
-            Ok(mut incoming) => pump(core, cache, object, file, &mut incoming, end, skip, progress).await,
-            Err(trouble) => return Err(trouble),
-        };
-        let cut = match ended {
+        let cut = match pump(core, cache, object, file, &mut incoming, end, skip, progress).await {
             Ended::Done => return Ok(true),
             Ended::Left => {
                 cache.unbook(object, progress.booked);
@@ -549,13 +554,15 @@ fn next_slice(
     progress: &mut Progress,
 ) -> Option<Ended> {
     let more = progress.at < end;
+    // At the end of a process only readers are a reason to go on.
     let wanted = object.readers() > 0
-        || match cache.config.on_leave {
-            OnLeave::Stop => false,
-            // What cannot be taken up again where it ended is one slice in this respect.
-            OnLeave::Slice => object.is_stream(),
-            OnLeave::Finish => true,
-        };
+        || !core.draining.get()
+            && match cache.config.on_leave {
+                OnLeave::Stop => false,
+                // What cannot be taken up again where it ended is one slice in this respect.
+                OnLeave::Slice => object.is_stream(),
+                OnLeave::Finish => true,
+            };
     let next = progress.slice + 1;
     // What is claimed already is gone on with; another client's fill of what follows ends this one.
     let own = next < progress.until;

@@ -397,7 +397,9 @@ fn turn_until_stopped(core: Rc<Core>, listeners: Vec<SharedFd>, ready: impl FnOn
                 connection::drain_idle(&core);
             }
         }
-        if order == Order::Stop || order == Order::Drain && core.conns.borrow().is_empty() {
+        // Fills go on while clients of other cores read them.
+        let drained = order == Order::Drain && core.conns.borrow().is_empty() && exec.running() == 0;
+        if order == Order::Stop || drained {
             break;
         }
 
@@ -449,13 +451,15 @@ fn turn_until_stopped(core: Rc<Core>, listeners: Vec<SharedFd>, ready: impl FnOn
         if core.has_origins && now.since(expired) >= EXPIRE_EVERY {
             expired = now;
             core.upstream.expire();
+            core.close_buried();
         }
 
         let tally = core.tally();
         let busy = after.since(now).as_nanos() as u64;
         tally.loop_busy_ns.add(busy);
         tally.loop_turn.record(busy);
-        let work = core.ring.has_ready() || core.mover.has_bulk() || !core.spawn.borrow().is_empty();
+        let over = order == Order::Drain && core.conns.borrow().is_empty() && exec.running() == 0;
+        let work = over || core.ring.has_ready() || core.mover.has_bulk() || !core.spawn.borrow().is_empty();
         let wait = (!work).then(|| {
             let timer = core.timers.wheel.borrow().next(now).unwrap_or(WAIT_MOST);
             let pause = doors.pause_until.get().map_or(WAIT_MOST, |until| until.since(now));

@@ -98,6 +98,15 @@ impl<V> OpenCache<V> {
         self.table.insert_unique(hash, at, |&at| hasher.hash_one((entries[at].route, &*entries[at].path)));
     }
 
+    /// Takes out what `keep` does not want.
+    pub fn retain(&mut self, mut keep: impl FnMut(&V) -> bool, mut gone: impl FnMut(V)) {
+        let unwanted: Vec<usize> =
+            self.entries.iter().filter(|(_, entry)| !keep(&entry.value)).map(|(at, _)| at).collect();
+        for at in unwanted {
+            gone(self.remove_at(at));
+        }
+    }
+
     /// Takes a name out.
     pub fn remove(&mut self, route: usize, path: &[u8]) -> Option<V> {
         self.index(route, path).map(|at| self.remove_at(at))
@@ -180,6 +189,18 @@ mod tests {
             cache.insert(0, &[scan], scan, Nanos(0), |_, _| {});
             assert!(cache.len() <= 4);
         }
+    }
+
+    #[test]
+    fn what_is_not_wanted_goes_and_the_rest_is_found() {
+        let mut cache = OpenCache::new(100);
+        for name in 0u8..50 {
+            cache.insert(0, &[name], name, Nanos(0), |_, _| {});
+        }
+        let mut gone = Vec::new();
+        cache.retain(|value| value % 3 != 0, |value| gone.push(value));
+        assert_eq!((gone.len(), cache.len()), (17, 33));
+        assert!((0u8..50).all(|name| cache.peek(0, &[name]).is_some() == (name % 3 != 0)));
     }
 
     proptest! {
