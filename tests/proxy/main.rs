@@ -12,6 +12,7 @@ mod faults;
 mod freshness;
 mod origin;
 mod purge;
+mod regress;
 mod relay;
 mod s3;
 mod upstream;
