@@ -19,6 +19,7 @@ pub fn enter_namespace() {
     }
     let tools = support::which("unshare").is_some() && support::which("ip").is_some();
     if tools && Command::new("unshare").args(["-n", "true"]).status().is_ok_and(|status| status.success()) {
+        allow_congestion();
         let set = format!(
             "ip link set lo up && echo {CONGESTION} >/proc/sys/net/ipv4/tcp_congestion_control && exec \"$0\" \"$@\""
         );
@@ -30,6 +31,22 @@ pub fn enter_namespace() {
             .env(NAMESPACE, "1")
             .exec();
         eprintln!("cannot start again in a network namespace: {failed}");
+    }
+}
+
+/// A namespace may only choose among the algorithms that the whole machine allows to everybody (tcp(7)); one that is
+/// available and not allowed is added to the list, which takes nothing from anybody.
+fn allow_congestion() {
+    const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let allowed = read(ALLOWED);
+    let has = |list: &str| list.split_ascii_whitespace().any(|name| name == CONGESTION);
+    if has(&allowed) || !has(&read("/proc/sys/net/ipv4/tcp_available_congestion_control")) {
+        return;
+    }
+    match std::fs::write(ALLOWED, format!("{} {CONGESTION}", allowed.trim())) {
+        Ok(()) => println!("{CONGESTION} was not among net.ipv4.tcp_allowed_congestion_control: added for this"),
+        Err(error) => println!("{CONGESTION} is not allowed in a namespace, and cannot be: {error}"),
     }
 }
 
