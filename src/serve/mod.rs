@@ -16,8 +16,8 @@ use crate::clock::Clock;
 use crate::config::{AdminAddress, Config, EngineChoice, LogFormat, S3Style, Source};
 use crate::control;
 use crate::error::{Error, Kind, Result};
-use crate::shard::ShardPublic;
 use crate::shard::mailbox::{Mailbox, Order};
+use crate::shard::{ShardPublic, setup};
 use crate::sys::probe::{self, Capabilities, SplicePages};
 use crate::sys::socket::{self, Listen};
 use crate::sys::{self};
@@ -76,7 +76,7 @@ pub fn run(config: Config) -> Result<()> {
         })
         .collect::<Result<_>>()?;
 
-    let lockable = lockable(config.cores.len());
+    let lockable = setup::lockable(config.cores.len());
     let clock = Clock::start();
     let (_watch, unknown) = watch(&config, &origins, clock)?;
     warnings.extend(unknown.into_iter().map(|text| ("origin", text)));
@@ -160,7 +160,7 @@ pub fn run(config: Config) -> Result<()> {
         capabilities: flags,
         drain_timeout: config.drain_timeout,
         warnings: warnings.iter().map(|(kind, _)| *kind).collect(),
-        tight: lockable.is_some_and(|bytes| bytes < worker::TIGHT),
+        tight: lockable.is_some_and(|bytes| bytes < setup::TIGHT),
         clock,
     })
     .inspect_err(|_| stop(&shards))?;
@@ -252,22 +252,6 @@ fn watch(config: &Config, origins: &[Vec<Arc<Origin>>], clock: Clock) -> Result<
     let (watch, unknown) = Watch::start(watched, config.limits.origin_resolve, clock)
         .map_err(|error| Error::os("start the thread that watches origins", &error))?;
     Ok((Some(watch), unknown))
-}
-
-/// Bytes each core may register, so that the first does not take all; `None` with CAP_IPC_LOCK or without a limit.
-fn lockable(cores: usize) -> Option<usize> {
-    /// Queues and receive rings of one core, which count too.
-    const RINGS: u64 = 256 << 10;
-    const CAP_IPC_LOCK: u64 = 1 << 14;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0);
-    let (soft, _) = sys::rlimit(libc::RLIMIT_MEMLOCK).ok()?;
-    if effective & CAP_IPC_LOCK != 0 || soft == libc::RLIM_INFINITY {
-        return None;
-    }
-    let cores = cores as u64;
-    Some((soft.saturating_sub(cores * RINGS) / cores.max(1)) as usize)
 }
 
 fn stop(shards: &[Arc<ShardPublic>]) {
@@ -368,6 +352,10 @@ fn refuse_shared(address: SocketAddr) -> Result<()> {
 fn explain_listen(address: SocketAddr, step: &str, error: &std::io::Error, congestion: Option<&str>) -> Error {
     let failed = Error::os(format!("listen on {address} ({step})"), error);
     match (step, error.raw_os_error()) {
+        ("set TCP_CONGESTION", Some(libc::EPERM)) => failed.remedy(format!(
+            "{} is not allowed to this user: add it to net.ipv4.tcp_allowed_congestion_control, or grant CAP_NET_ADMIN",
+            congestion.unwrap_or_default()
+        )),
         ("set TCP_CONGESTION", _) => {
             let known =
                 std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
@@ -411,7 +399,7 @@ fn announce(
     addresses: &[SocketAddr],
     admin: Option<String>,
     capabilities: &Capabilities,
-    ring: &worker::RingFeatures,
+    ring: &setup::RingFeatures,
 ) {
     let list = |numbers: &[usize]| numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let listening: Vec<String> = addresses.iter().map(|address| format!("http://{address}")).collect();

@@ -8,8 +8,8 @@ use super::core::{Core, Job, Shared};
 use crate::clock::{Clock, Nanos};
 use crate::config::Config;
 use crate::error::{Error, Kind, Result};
-use crate::ring::buffers::{ARENA_BUFFER, Arena, RecvPool};
-use crate::ring::kernel::{Kernel, SetupFlags};
+use crate::ring::buffers::RecvPool;
+use crate::ring::kernel::Kernel;
 use crate::ring::op::{Op, SharedFd};
 use crate::ring::pipes::PipePool;
 use crate::ring::token::Token;
@@ -18,6 +18,7 @@ use crate::shard::ShardPublic;
 use crate::shard::exec::Exec;
 use crate::shard::mailbox::Order;
 use crate::shard::patience::TASK_KEY;
+use crate::shard::setup::{RingFeatures, TIGHT, patiently, register_arena};
 use crate::store::{Root, Store};
 use crate::sys::probe::{self, Capabilities};
 use crate::sys::{self, affinity, socket};
@@ -42,22 +43,6 @@ const OPS_SPARE: usize = 1024;
 
 /// Idle connections to origins are looked through so often.
 const EXPIRE_EVERY: Duration = Duration::from_secs(1);
-/// A core that may register less than this makes its queues small.
-pub const TIGHT: usize = 1 << 20;
-
-/// A ring that was closed gives its locked memory back a moment later: ENOMEM may pass.
-fn patiently<T>(mut step: impl FnMut() -> std::io::Result<T>) -> std::io::Result<T> {
-    for _ in 0..10 {
-        match step() {
-            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            result => return result,
-        }
-    }
-    step()
-}
-
 /// What a worker tells the thread that started it.
 #[derive(Debug)]
 pub enum Started {
@@ -67,44 +52,6 @@ pub enum Started {
     Failed(Error),
     /// It has stopped as it was told.
     Ended,
-}
-
-/// What the first core's ring came to.
-#[derive(Clone, Debug)]
-pub struct RingFeatures {
-    /// The rung of the set-up ladder.
-    pub setup: SetupFlags,
-    /// Bytes registered for zero-copy sends and fixed reads; 0 where RLIMIT_MEMLOCK allows none.
-    pub arena_bytes: usize,
-    /// Waiting is not accounted as iowait.
-    pub no_iowait: bool,
-    /// What is worse than it could be, as (kind, words).
-    pub warnings: Vec<(&'static str, String)>,
-}
-
-impl RingFeatures {
-    /// For the start-up line.
-    pub fn describe(&self) -> String {
-        let mut names = vec!["ring"];
-        for (name, on) in self.flags() {
-            if on && name != "registered_buffers" {
-                names.push(name);
-            }
-        }
-        names.join(" ")
-    }
-
-    /// As label values of `ringway_capability_enabled`.
-    pub fn flags(&self) -> Vec<(&'static str, bool)> {
-        vec![
-            ("defer_taskrun", self.setup.defer_taskrun),
-            ("single_issuer", self.setup.single_issuer),
-            ("no_sqarray", self.setup.no_sqarray),
-            ("coop_taskrun", self.setup.coop_taskrun),
-            ("submit_all", self.setup.submit_all),
-            ("registered_buffers", self.arena_bytes > 0),
-        ]
-    }
 }
 
 /// Everything one core's thread starts from.
@@ -224,42 +171,6 @@ impl Worker {
             let _ = tell.send(Started::Ready(features));
         })
     }
-}
-
-/// Registers the arena, smaller where RLIMIT_MEMLOCK wants it; what cannot be registered still serves, by copies.
-fn register_arena(
-    kernel: &Kernel,
-    want: usize,
-    lockable: Option<usize>,
-    tally: &Arc<crate::telemetry::tally::Tally>,
-    features: &mut RingFeatures,
-) -> Result<Rc<Arena>> {
-    const RAISE: &str = "raise RLIMIT_MEMLOCK (LimitMEMLOCK= in systemd, --ulimit memlock in Docker)";
-    let map = |bytes| Arena::new(bytes, Arc::clone(tally)).map_err(|error| Error::os("map the arena", &error));
-    let mut bytes = lockable.map_or(want, |most| want.min(most / ARENA_BUFFER * ARENA_BUFFER));
-    let mut why = "its share of RLIMIT_MEMLOCK is too small".to_owned();
-    while bytes >= ARENA_BUFFER {
-        let arena = map(bytes)?;
-        match kernel.register_arena(&arena) {
-            Ok(()) => {
-                features.arena_bytes = arena.bytes();
-                if bytes < want {
-                    let (got, want) = (bytes >> 10, want >> 10);
-                    let text = format!("only {got} KiB of {want} KiB per core could be registered: {RAISE}");
-                    features.warnings.push(("memlock", text));
-                }
-                return Ok(arena);
-            }
-            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => bytes /= 2,
-            Err(error) => {
-                why = crate::error::describe(&error);
-                break;
-            }
-        }
-    }
-    let text = format!("no buffer could be registered ({why}), zero-copy sends pin memory one by one: {RAISE}");
-    features.warnings.push(("memlock", text));
-    map(want)
 }
 
 /// The listeners of one core: accepting, pausing after a refusal, or closed.

@@ -6,6 +6,7 @@
 pub mod exec;
 pub mod mailbox;
 pub mod patience;
+pub mod setup;
 pub mod stock;
 pub mod timer;
 
