@@ -120,6 +120,13 @@ impl ArenaLease {
         unsafe { std::slice::from_raw_parts(self.pointer(), len.min(ARENA_BUFFER)) }
     }
 
+    /// `len` bytes from `from`, fewer where the buffer ends before.
+    pub fn part(&self, from: u32, len: u32) -> &[u8] {
+        let bytes = self.bytes(ARENA_BUFFER);
+        let from = (from as usize).min(bytes.len());
+        &bytes[from..bytes.len().min(from + len as usize)]
+    }
+
     /// The first `len` bytes, to fill.
     pub fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
         // SAFETY: as above, and `&mut self` makes the borrow exclusive.

@@ -200,13 +200,16 @@ impl Kernel {
                         .build()
                 }
             }
-            Op::SendLease { socket, lease, len } => {
-                opcode::Send::new(types::Fd(socket.as_raw_fd()), lease.pointer(), *len)
+            Op::SendLease { socket, lease, len, from } => {
+                // `part` stays inside the buffer whatever was asked for.
+                let bytes = lease.part(*from, *len);
+                opcode::Send::new(types::Fd(socket.as_raw_fd()), bytes.as_ptr(), bytes.len() as u32)
                     .flags(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
                     .build()
             }
-            Op::SendZc { socket, lease, len, reports, .. } => {
-                opcode::SendZc::new(types::Fd(socket.as_raw_fd()), lease.pointer(), *len)
+            Op::SendZc { socket, lease, len, from, reports, .. } => {
+                let bytes = lease.part(*from, *len);
+                opcode::SendZc::new(types::Fd(socket.as_raw_fd()), bytes.as_ptr(), bytes.len() as u32)
                     .flags(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
                     .buf_index(lease.is_registered().then_some(0))
                     .zc_flags(if *reports { SEND_ZC_REPORT_USAGE } else { 0 })

@@ -65,8 +65,10 @@ pub enum Op {
         socket: SharedFd,
         /// The buffer.
         lease: ArenaLease,
-        /// Bytes of it to send, from its start.
+        /// Bytes of it to send, from `from`.
         len: u32,
+        /// First byte of it.
+        from: u32,
     },
     /// Send part of an arena buffer without copying; the buffer comes home with the notification.
     SendZc {
@@ -74,8 +76,10 @@ pub enum Op {
         socket: SharedFd,
         /// The buffer, registered.
         lease: ArenaLease,
-        /// Bytes of it to send, from its start.
+        /// Bytes of it to send, from `from`.
         len: u32,
+        /// First byte of it.
+        from: u32,
         /// For whom, so that the kernel's verdict is credited to the right estimator.
         route: u16,
         /// Ask for the usage report (Linux 6.2).

@@ -150,15 +150,16 @@ impl Sim {
             Op::SendPair { socket, head, body, .. } => {
                 What::Send { fd: socket.as_raw_fd(), bytes: slice(head), second: slice(body), whole: true }
             }
-            Op::SendLease { socket, lease, len } => What::Send {
+            Op::SendLease { socket, lease, len, from } => What::Send {
                 fd: socket.as_raw_fd(),
-                bytes: (lease.pointer(), *len as usize),
+                bytes: (lease.part(*from, *len).as_ptr().cast_mut(), *len as usize),
                 second: slice(&[]),
                 whole: false,
             },
-            Op::SendZc { socket, lease, len, .. } => {
-                What::SendZc { fd: socket.as_raw_fd(), bytes: (lease.pointer(), *len as usize) }
-            }
+            Op::SendZc { socket, lease, len, from, .. } => What::SendZc {
+                fd: socket.as_raw_fd(),
+                bytes: (lease.part(*from, *len).as_ptr().cast_mut(), *len as usize),
+            },
             Op::ReadFixed { file, lease, len, offset } => {
                 What::Read { fd: file.as_raw_fd(), into: lease.pointer(), len: *len as usize, offset: *offset }
             }

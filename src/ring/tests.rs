@@ -79,8 +79,8 @@ fn dropped_futures_free_nothing_the_simulated_kernel_still_touches() {
             lease.bytes_mut(1000).fill(b'z');
             let op = match random >> 60 {
                 0..6 => Op::ReadFixed { file: Rc::clone(&file), lease, len: 1000, offset: 0 },
-                6..11 => Op::SendZc { socket: Rc::clone(&socket), lease, len: 1000, route: 0, reports: true },
-                _ => Op::SendLease { socket: Rc::clone(&socket), lease, len: 1000 },
+                6..11 => Op::SendZc { socket: Rc::clone(&socket), lease, len: 1000, from: 0, route: 0, reports: true },
+                _ => Op::SendLease { socket: Rc::clone(&socket), lease, len: 1000, from: 0 },
             };
             {
                 let mut future = pin!(ring.submit(op));
@@ -109,8 +109,14 @@ fn notifications_may_come_before_or_after_the_result_is_read() {
         let socket = null();
         ring.with_sim(|sim| sim.peers.entry(socket.as_raw_fd()).or_default().room = 1 << 20);
         let lease = arena.lease().expect("lease");
-        let mut future =
-            pin!(ring.submit(Op::SendZc { socket: Rc::clone(&socket), lease, len: 500, route: 3, reports: true }));
+        let mut future = pin!(ring.submit(Op::SendZc {
+            socket: Rc::clone(&socket),
+            lease,
+            len: 500,
+            from: 0,
+            route: 3,
+            reports: true
+        }));
         assert!(poll(future.as_mut()).is_pending());
         let mut notified = None;
         // Turn until both have come, read the result only then.
@@ -321,7 +327,7 @@ fn zero_copy_to_a_real_socket_keeps_its_buffer_until_the_notification() {
     let idle = arena.idle();
     let mut lease = arena.lease().expect("lease");
     lease.bytes_mut(10_000).fill(b'q');
-    let done = wait_for(&ring, Op::SendZc { socket, lease, len: 10_000, route: 1, reports: true });
+    let done = wait_for(&ring, Op::SendZc { socket, lease, len: 10_000, from: 0, route: 1, reports: true });
     if done.result.is_err_and(|errno| errno.0 == libc::EINVAL || errno.0 == libc::EOPNOTSUPP) {
         eprintln!("skipped: needs SEND_ZC");
         return;

@@ -193,7 +193,7 @@ async fn send_without_copy(
     // A zero-copy buffer stays with the kernel until it is acknowledged, so the rest is copied out before.
     let Some(lease) = incoming.take() else { return Err(Abort(AbortReason::Upstream)) };
     let whole = lease.bytes(piece.end).to_vec();
-    match core.mover.send_without_copy(&conn.flow, lease, piece.end as u32).await {
+    match core.mover.send_without_copy(&conn.flow, lease, 0, piece.end as u32).await {
         Ok(n) => {
             took(core, conn, Engine::SendZc, n as usize);
             match n as usize == piece.end {

@@ -352,6 +352,16 @@ pub struct Tally {
     pub buffers_busy: Cell,
     pub buffer_pool_bytes: Cell,
     pub slow_clients: Cell,
+    /// Quanta of bodies by engine: one call, chain, or read and send each.
+    pub quanta: [Cell; 4],
+    /// Nanoseconds from the start of a quantum to its result.
+    pub quantum_ns: [Cell; 4],
+    /// Quanta that moved less than they asked for.
+    pub quanta_short: [Cell; 4],
+    /// Quanta that found the socket full.
+    pub quanta_full: [Cell; 4],
+    /// Waits of a transfer for room in its socket.
+    pub socket_waits: Cell,
     pub file_read_bytes: [Cell; 2],
     pub file_reads: [Cell; 2],
     pub file_read_page_cache: Buckets<14>,
@@ -425,6 +435,11 @@ impl Tally {
             buffers_busy: Default::default(),
             buffer_pool_bytes: Default::default(),
             slow_clients: Default::default(),
+            quanta: Default::default(),
+            quantum_ns: Default::default(),
+            quanta_short: Default::default(),
+            quanta_full: Default::default(),
+            socket_waits: Default::default(),
             file_read_bytes: Default::default(),
             file_reads: Default::default(),
             file_read_page_cache: Buckets::new(&LOOP_NS),

@@ -159,6 +159,7 @@ impl Mover {
 
     /// Waits for room in the socket, holding nothing but the poll.
     pub async fn room(&self, flow: &Flow) -> Result<(), Abort> {
+        self.tally.socket_waits.add(1);
         let poll = Op::Poll { fd: Rc::clone(&flow.socket), events: libc::POLLOUT as u32 };
         match self.ring.submit(poll).await.result {
             Ok(events) if events & (libc::POLLERR | libc::POLLHUP) as u32 != 0 => Err(Abort(AbortReason::ClientReset)),
@@ -264,10 +265,10 @@ impl Mover {
             }
             self.count_switch(last, engine, reason);
             last = Some(engine);
+            let began = self.clock.now();
             let (engine, asked, moved) = match engine {
                 Engine::Sendfile => {
                     let len = len.min(self.pace.get());
-                    let began = self.clock.now();
                     let moved = self.sendfile(flow, file, offset, len)?;
                     self.keep_pace(len, &moved, self.clock.now().since(began));
                     (engine, len, moved)
@@ -283,6 +284,7 @@ impl Mover {
                 }
             };
             quanta = quanta.saturating_add(1);
+            self.count_quantum(engine, asked, &moved, began);
             match moved {
                 Moved::Full => pump.full(),
                 Moved::Through { filled, drained } => {
@@ -306,6 +308,17 @@ impl Mover {
         }
     }
 
+    fn count_quantum(&self, engine: Engine, asked: u32, moved: &Moved, began: Nanos) {
+        let at = engine as usize;
+        self.tally.quanta[at].add(1);
+        self.tally.quantum_ns[at].add(self.clock.now().since(began).as_nanos() as u64);
+        match moved {
+            Moved::Full => self.tally.quanta_full[at].add(1),
+            Moved::Through { drained, .. } if *drained < asked => self.tally.quanta_short[at].add(1),
+            Moved::Through { .. } => {}
+        }
+    }
+
     /// What a relay's plan reads, for a body that comes from a socket.
     pub fn relay_facts(&self, flow: &Flow, choice: EngineChoice, left: Option<u64>) -> RelayFacts {
         let now = self.clock.now();
@@ -321,9 +334,9 @@ impl Mover {
         }
     }
 
-    /// Sends the first `len` bytes of a buffer without copying them; the rest is the caller's to send again.
-    pub async fn send_without_copy(&self, flow: &Flow, lease: ArenaLease, len: u32) -> Outcome {
-        self.send_zc(flow, lease, len).await
+    /// Sends `len` bytes of a buffer from `from` without copying them; what is not taken is the caller's to send again.
+    pub async fn send_without_copy(&self, flow: &Flow, lease: ArenaLease, from: u32, len: u32) -> Outcome {
+        self.send_zc(flow, lease, from, len).await
     }
 
     /// Bytes one transfer moves in its turn.
@@ -444,7 +457,7 @@ impl Mover {
             return Err(Abort(AbortReason::FileShrank));
         }
         let result = match engine {
-            Engine::SendZc => self.send_zc(flow, lease, filled).await,
+            Engine::SendZc => self.send_zc(flow, lease, 0, filled).await,
             _ => self.send_lease(flow, lease, filled).await,
         };
         match result {
@@ -468,19 +481,19 @@ impl Mover {
         }
     }
 
-    async fn send_zc(&self, flow: &Flow, lease: ArenaLease, len: u32) -> Outcome {
+    async fn send_zc(&self, flow: &Flow, lease: ArenaLease, from: u32, len: u32) -> Outcome {
         let lease = lease.pinned_by(&flow.pinned);
         let (socket, route, reports) = (Rc::clone(&flow.socket), flow.route, self.capabilities.zc_reports);
         // The notification takes off what was sent, the result what was not; in either order this never dips below
         // zero.
         self.tally.zc_pending_bytes.add(u64::from(len));
-        let done = self.ring.submit(Op::SendZc { socket, lease, len, route, reports }).await;
+        let done = self.ring.submit(Op::SendZc { socket, lease, len, from, route, reports }).await;
         self.tally.zc_pending_bytes.sub(u64::from(len - done.result.unwrap_or(0)));
         done.result
     }
 
     async fn send_lease(&self, flow: &Flow, lease: ArenaLease, len: u32) -> Outcome {
-        self.ring.submit(Op::SendLease { socket: Rc::clone(&flow.socket), lease, len }).await.result
+        self.ring.submit(Op::SendLease { socket: Rc::clone(&flow.socket), lease, len, from: 0 }).await.result
     }
 
     /// Reads up to `len` bytes: from the page cache at once, or from storage through the ring.
