@@ -226,6 +226,43 @@ pub fn gettid() -> i32 {
     unsafe { libc::gettid() }
 }
 
+/// CPU time and context switches of this process, every thread it ever had included (getrusage(2), RUSAGE_SELF).
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Usage {
+    /// Seconds in user mode.
+    pub user: f64,
+    /// Seconds in the kernel.
+    pub system: f64,
+    /// Voluntary context switches.
+    pub voluntary: u64,
+    /// Involuntary ones.
+    pub involuntary: u64,
+}
+
+/// What this process has used so far.
+pub fn usage() -> Usage {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel fills the struct, which lives for the call; zeroed is a valid value if it does not.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    Usage {
+        user: seconds(usage.ru_utime),
+        system: seconds(usage.ru_stime),
+        voluntary: u64::try_from(usage.ru_nvcsw).unwrap_or(0),
+        involuntary: u64::try_from(usage.ru_nivcsw).unwrap_or(0),
+    }
+}
+
+/// A file in memory without a name (memfd_create(2)), close-on-exec; its pages are page cache as any file's.
+pub fn memory_file(name: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: the name is NUL-terminated and live; the result is checked before it is owned.
+    let fd = check(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) })?;
+    Ok(own(fd))
+}
+
 /// Soft and hard limit of one resource (`libc::RLIMIT_*`).
 pub fn rlimit(resource: libc::__rlimit_resource_t) -> io::Result<(u64, u64)> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -149,3 +149,80 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 pub fn peer(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
     socket2::SockRef::from(&socket).peer_addr().ok()?.as_socket()
 }
+
+/// What TCP_INFO tells of one connection (tcp(7); fields after `tcpi_total_retrans` by kernel's uapi/linux/tcp.h).
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub struct TcpInfo {
+    /// Segments sent again, ever.
+    pub retransmits: u64,
+    /// Smoothed round trip, microseconds.
+    pub rtt_us: u32,
+    /// Congestion window in bytes.
+    pub cwnd_bytes: u64,
+    /// Bytes in the socket not sent yet.
+    pub notsent_bytes: u32,
+    /// Microseconds with data in flight.
+    pub busy_us: u64,
+    /// Of them, limited by the peer's window.
+    pub rwnd_limited_us: u64,
+    /// Of them, limited by our send buffer.
+    pub sndbuf_limited_us: u64,
+}
+
+/// Reads TCP_INFO; fields an older kernel does not have are zero.
+pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
+    // Offsets of struct tcp_info, which only ever grows: libc's own ends before the newer ones.
+    const SIZE: usize = 256;
+    let mut bytes = [0u8; SIZE];
+    let mut len = SIZE as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, all of which are ours and live for the call.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, bytes.as_mut_ptr().cast(), &raw mut len)
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let word = |at: usize| bytes[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
+    let long = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_ne_bytes);
+    Ok(TcpInfo {
+        retransmits: u64::from(word(100)),
+        rtt_us: word(68),
+        cwnd_bytes: u64::from(word(80)) * u64::from(word(16)),
+        notsent_bytes: word(144),
+        busy_us: long(168),
+        rwnd_limited_us: long(176),
+        sndbuf_limited_us: long(184),
+    })
+}
+
+fn queue_of(socket: BorrowedFd<'_>, request: libc::Ioctl) -> io::Result<u64> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: both requests write one int, which lives for the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), request, &raw mut bytes) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(u64::try_from(bytes).unwrap_or(0)) }
+}
+
+/// Bytes the socket holds: sent and not acknowledged, and not sent (SIOCOUTQ).
+pub fn held_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    queue_of(socket, libc::TIOCOUTQ)
+}
+
+/// Bytes the socket holds that were not sent (SIOCOUTQNSD).
+pub fn unsent_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    const SIOCOUTQNSD: libc::Ioctl = 0x894B;
+    queue_of(socket, SIOCOUTQNSD)
+}
+
+/// Sets TCP_NOTSENT_LOWAT of a socket, in bytes.
+pub fn limit_unsent(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+    set_notsent_lowat(socket.as_raw_fd(), bytes)
+}
+
+/// recv(2) with MSG_TRUNC: takes up to `most` bytes out of the socket and throws them away without copying them
+/// (tcp(7)); never waits.
+pub fn receive_truncated(socket: BorrowedFd<'_>, most: usize) -> io::Result<usize> {
+    // SAFETY: with MSG_TRUNC TCP writes nothing to the buffer, so a null one is never touched.
+    let got =
+        unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), most, libc::MSG_DONTWAIT | libc::MSG_TRUNC) };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
