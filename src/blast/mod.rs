@@ -2,4 +2,12 @@
 //!
 //! It measures the product's own data path: its flows run on the same rings, engines and pump as the server's.
 
+pub mod core;
+pub mod count;
+pub mod machine;
+pub mod measure;
+pub mod payload;
+pub mod receive;
 pub mod report;
+pub mod send;
+pub mod wire;
