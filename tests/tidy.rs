@@ -27,7 +27,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "clock",
         ],
     ),
-    ("blast", &["http", "transfer", "shard", "ring", "sys", "telemetry", "config", "error", "clock"]),
+    ("blast", &["http", "transfer", "store", "shard", "ring", "sys", "telemetry", "config", "error", "clock"]),
     ("upstream", &["http", "shard", "ring", "sys", "telemetry", "config", "error", "clock"]),
     ("upstream::pool", &["http", "clock"]),
     ("upstream::hop", &["http", "clock"]),
