@@ -1,5 +1,6 @@
 //! What flows count: per core and per flow, each cell written by one thread and read by the one that controls.
 
+use super::latency::Latencies;
 use crate::telemetry::tally::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
@@ -37,8 +38,8 @@ pub struct Counts {
     pub clear: AtomicBool,
     /// What went wrong first.
     trouble: Mutex<Option<String>>,
-    /// Latencies in nanoseconds, handed over when the flows end.
-    pub latencies: Mutex<Vec<u64>>,
+    /// How long requests took.
+    pub latencies: Latencies,
 }
 
 impl Counts {
@@ -46,6 +47,13 @@ impl Counts {
     pub fn fail(&self, what: String) {
         if let Ok(mut trouble) = self.trouble.lock() {
             trouble.get_or_insert(what);
+        }
+    }
+
+    /// Forgets what went wrong, before the next repeat.
+    pub fn forgive(&self) {
+        if let Ok(mut trouble) = self.trouble.lock() {
+            *trouble = None;
         }
     }
 

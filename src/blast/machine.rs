@@ -73,34 +73,6 @@ fn mitigations(cmdline: &str) -> String {
     cmdline.split(' ').find_map(|word| word.strip_prefix("mitigations=")).unwrap_or_default().to_owned()
 }
 
-/// The interface that has an address, by `/proc/net` alone: the one whose local route table names it.
-///
-/// `None` where no interface has it.
-pub fn device_of(address: std::net::IpAddr) -> Option<String> {
-    let std::net::IpAddr::V4(wanted) = address else { return device_of_v6(address) };
-    // The interface of the most specific route that leads to the address's own network.
-    let routes = std::fs::read_to_string("/proc/net/route").ok()?;
-    if wanted.is_loopback() {
-        return Some("lo".to_owned());
-    }
-    let best = routes.lines().skip(1).filter_map(|line| {
-        let mut words = line.split_ascii_whitespace();
-        let device = words.next()?;
-        let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::swap_bytes);
-        let (target, mask) = (number(words.next()?)?, number(words.nth(5)?)?);
-        (u32::from(wanted) & mask == target).then(|| (mask, device.to_owned()))
-    });
-    best.max_by_key(|(mask, _)| *mask).map(|(_, device)| device)
-}
-
-fn device_of_v6(address: std::net::IpAddr) -> Option<String> {
-    let std::net::IpAddr::V6(wanted) = address else { return None };
-    let hex: String = wanted.octets().iter().map(|byte| format!("{byte:02x}")).collect();
-    let table = std::fs::read_to_string("/proc/net/if_inet6").ok()?;
-    let line = table.lines().find(|line| line.starts_with(&hex))?;
-    line.split_ascii_whitespace().last().map(str::to_owned)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,11 +97,5 @@ mod tests {
         assert_eq!(machine.facts["tcp_rmem"], "4096 131072 6291456");
         assert_eq!(machine.facts["transparent_hugepage"], "madvise");
         assert_eq!(machine.facts["eth0 mtu"], "9000");
-    }
-
-    #[test]
-    fn loopback_is_lo() {
-        assert_eq!(device_of("127.0.0.1".parse().expect("address")).as_deref(), Some("lo"));
-        assert_eq!(device_of("::1".parse().expect("address")).as_deref(), Some("lo"));
     }
 }

@@ -2,11 +2,16 @@
 //!
 //! It measures the product's own data path: its flows run on the same rings, engines and pump as the server's.
 
+pub mod channel;
 pub mod core;
 pub mod count;
+pub mod flows;
+pub mod interrupt;
+pub mod latency;
 pub mod machine;
 pub mod measure;
 pub mod payload;
+pub mod plan;
 pub mod receive;
 pub mod report;
 pub mod send;

@@ -128,6 +128,8 @@ pub struct Setup {
     pub receive: Receive,
     /// SO_RCVBUF; 0 leaves autotuning.
     pub receive_buffer: u64,
+    /// Seconds after which the sink ends the run by itself, whatever the sender says.
+    pub seconds_most: u64,
     /// Check payload against these blocks, which come in this order over and over; empty: do not.
     pub blocks: Vec<Block>,
 }
@@ -187,8 +189,11 @@ pub enum Message {
         /// CPU seconds since then.
         cpu_seconds: f64,
     },
-    /// The measured window ends now.
-    Stop,
+    /// The measured window ends.
+    Stop {
+        /// Every flow was ended by the client: the window ends when the sink has their last bytes. Else it ends now.
+        ended: bool,
+    },
     /// Every flow was ended by the client; no more bytes come.
     Done,
     /// The sink's figures.
