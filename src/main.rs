@@ -7,6 +7,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let mut code = 0;
     let done = cli::understand(&cli::command().get_matches()).and_then(|mode| match mode {
         Mode::Say(text) => {
             // A closed pipe is the reader's choice.
@@ -22,14 +23,17 @@ fn main() -> ExitCode {
                 code => Err(Error::new(Kind::Runtime, "do that", format!("the server answered {code}"))),
             }
         }
-        Mode::Man(folder) => cli::write_man(&folder),
         Mode::Serve(config) => {
             telemetry::init::start(config.log_format, config.quiet);
             serve::run(*config)
         }
+        Mode::Test(run) => {
+            code = run.run()?;
+            Ok(())
+        }
     });
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::from(code),
         Err(error) => {
             eprintln!("ringway: {error}");
             ExitCode::from(error.exit_code())

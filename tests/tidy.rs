@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// the list of one further down. A file entry (`cache::fill`) overrides its folder's.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("main", &["cli", "config", "serve", "blast", "control", "telemetry", "error", "clock"]),
-    ("cli", &["config", "error", "sys", "telemetry"]),
+    ("cli", &["blast", "config", "error", "sys", "telemetry"]),
     ("control", &["http", "shard", "telemetry", "config", "error", "clock", "sys"]),
     (
         "serve",

@@ -73,9 +73,35 @@ fn mitigations(cmdline: &str) -> String {
     cmdline.split(' ').find_map(|word| word.strip_prefix("mitigations=")).unwrap_or_default().to_owned()
 }
 
+/// The system's congestion control.
+pub fn congestion() -> String {
+    std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default().trim().to_owned()
+}
+
+/// Bytes and drops an interface has transmitted, from the text of `/proc/net/dev`.
+pub fn transmitted(table: &str, device: &str) -> Option<(u64, u64)> {
+    let line = table.lines().find_map(|line| line.trim_start().strip_prefix(device)?.strip_prefix(':'))?;
+    let words: Vec<u64> = line.split_ascii_whitespace().map(|word| word.parse().unwrap_or(0)).collect();
+    Some((*words.get(8)?, *words.get(11)?))
+}
+
+/// Bits a second an interface says its link has; 0 where it does not know.
+pub fn link_speed(device: &str) -> f64 {
+    let text = std::fs::read_to_string(format!("/sys/class/net/{device}/speed")).unwrap_or_default();
+    text.trim().parse::<f64>().map_or(0.0, |megabits| megabits.max(0.0) * 1e6)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_an_interface_sent() {
+        let table = "Inter-| Receive\n face |bytes\n eth1: 1 2 3 4 5 6 7 8 900 10 11 12 0 0 0 0\neth10: 0 0 0 0 0 0 0 0 7 0 0 0 0\n";
+        assert_eq!(transmitted(table, "eth1"), Some((900, 12)));
+        assert_eq!(transmitted(table, "eth10"), Some((7, 0)));
+        assert_eq!(transmitted(table, "eth"), None);
+    }
 
     #[test]
     fn a_machine_is_read_from_its_files() {
