@@ -6,6 +6,7 @@
 #![allow(dead_code, unused_imports)] // each test binary uses its own part
 
 pub mod client;
+pub mod confined;
 pub mod load;
 pub mod metrics;
 pub mod nginx;

@@ -113,6 +113,7 @@ impl Start {
 
     fn command(&self) -> Command {
         let mut words = self.launcher.clone();
+        words.extend(super::confined::asked_for());
         words.push(self.binary.clone().into());
         words.push("serve".into());
         if !self.root.as_os_str().is_empty() {
