@@ -53,7 +53,8 @@ fn main() {
     for size in [16 * tree::KIB, tree::MIB, 256 * tree::MIB] {
         tree::put(folder.path(), &tree::name_of(size), size, size);
     }
-    let origin = Nginx { root: folder.path().to_owned(), sendfile: true, pin: Some(place.client_cpu) }.spawn();
+    let origin =
+        Nginx { root: folder.path().to_owned(), sendfile: true, pin: Some(place.client_cpu), log: None }.spawn();
     let mut passed = true;
     if !has("hits") {
         passed &= relay(&place, &origin, rounds, window, has("ours"));

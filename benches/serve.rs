@@ -43,7 +43,8 @@ fn main() {
 /// Starts one side on the shared tree.
 fn start(place: &Place, side: &str) -> Server {
     if side == "nginx" {
-        return Nginx { root: tree::shared().to_owned(), sendfile: true, pin: Some(place.server_cpu) }.spawn();
+        return Nginx { root: tree::shared().to_owned(), sendfile: true, pin: Some(place.server_cpu), log: None }
+            .spawn();
     }
     Start::new(tree::shared()).engine(side).core(place.server_cpu).with("--congestion", CONGESTION).spawn()
 }

@@ -1,5 +1,6 @@
 //! The command lines of `blast` and `sink`: what was said becomes a plan, or an error that names what is wrong.
 
+use super::http::{self, HttpPlan};
 use super::output::{Form, Output};
 use super::plan::{self, Common, From, Plan, REPEATS_MOST, Until};
 use super::send::Engine;
@@ -18,6 +19,8 @@ use std::time::Duration;
 pub enum Run {
     /// Send to sinks.
     Blast(Box<Plan>, Vec<assertion::Wanted>, Form),
+    /// Ask an HTTP server.
+    Http(Box<HttpPlan>, Vec<assertion::Wanted>, Form),
     /// Receive.
     Sink(Box<SinkPlan>, Form),
 }
@@ -30,6 +33,7 @@ impl Run {
     pub fn run(self) -> Result<u8> {
         match self {
             Self::Blast(plan, asserts, form) => session::run(&plan, &asserts, &mut Output::new(form)),
+            Self::Http(plan, asserts, form) => http::run(&plan, &asserts, &mut Output::new(form)),
             Self::Sink(plan, form) => sink::run(*plan, &mut Output::new(form)),
         }
     }
@@ -61,13 +65,13 @@ const CODES: &str = "Exit codes: 0 ok, 1 the run failed or is partial, 2 usage, 
 /// The grammar of `blast`.
 pub fn blast_command() -> Command {
     Command::new("blast")
-        .about("Saturate sinks and report both ends' CPU per KiB")
+        .about("Saturate sinks, or an HTTP server, and report CPU per KiB")
         .after_help(CODES)
         .arg(
             Arg::new("TARGET")
                 .required(true)
                 .action(ArgAction::Append)
-                .help("A sink: HOST or HOST:PORT [default port: 5209]"),
+                .help("Sinks: HOST or HOST:PORT [default port: 5209]; or one http://HOST/PATH"),
         )
         .arg(option(
             "engine",
@@ -82,6 +86,9 @@ pub fn blast_command() -> Command {
         .arg(option("time", "SECONDS", "Measured time [default: 10s]").conflicts_with("bytes"))
         .arg(option("omit", "SECONDS", "Warm-up before it [default: 0s]"))
         .arg(option("bytes", "BYTES", "End after so many bytes instead of a time"))
+        .arg(option("count", "N", "HTTP: end after so many requests").conflicts_with_all(["time", "bytes"]))
+        .arg(list("header", "LINE", "HTTP: a further header, such as 'Range: bytes=0-99'"))
+        .arg(option("sha256", "HEX", "HTTP: what every body must hash to, with --verify"))
         .arg(option("cores", "LIST", "CPUs to run on, or none: not pinned [default: as many as flows, the first]"))
         .arg(option("receive", "HOW", "How sinks receive: copy, trunc or splice [default: copy]"))
         .arg(list("via", "ADDR=CPUS", "Leave by this source address, from these CPUs").conflicts_with("nic"))
@@ -90,8 +97,8 @@ pub fn blast_command() -> Command {
         .arg(option("notsent-lowat", "BYTES", "TCP_NOTSENT_LOWAT"))
         .arg(option("send-buffer", "BYTES", "SO_SNDBUF"))
         .arg(option("receive-buffer", "BYTES", "SO_RCVBUF of the sink's sockets"))
-        .arg(option("rate", "N", "Messages or files a second in all, on a schedule"))
-        .arg(switch("verify", "Sinks check every block's CRC32C"))
+        .arg(option("rate", "N", "Messages, files or requests a second in all, on a schedule"))
+        .arg(switch("verify", "Check what arrives: every block's CRC32C, every HTTP body's SHA-256"))
         .arg(option("interval", "SECONDS", "Between lines [default: 1s]"))
         .arg(list("assert", "EXPR", "Such as 'throughput>=9Gb/s'; exit code 3 where it does not hold"))
         .arg(option("confidence", "L,W", "Repeat until the level-L interval is at most W % wide, such as 99,5"))
@@ -184,8 +191,10 @@ fn receive(said: &Said<'_>) -> Result<Option<Receive>> {
 
 /// What every run has; `targets` are given.
 fn common(said: &Said<'_>, targets: Vec<String>, ipv6: bool) -> Result<Common> {
+    let count = said.number("count", 1, u64::MAX)?;
     let until = match (said.size("bytes", 1, 1 << 50)?, said.time("time", Duration::from_millis(100), plan::LONGEST)?) {
         (Some(bytes), _) => Until::Bytes(bytes),
+        (None, _) if count.is_some() => Until::Count(count.unwrap_or(1)),
         (None, time) => Until::Time(time.unwrap_or(Duration::from_secs(10))),
     };
     let flows = said.number("flows", 1, plan::FLOWS_MOST)?.unwrap_or(1);
@@ -229,6 +238,14 @@ fn asserts(said: &Said<'_>) -> Result<Vec<assertion::Wanted>> {
 pub fn blast(given: &ArgMatches) -> Result<Run> {
     let said = Said(given);
     let targets = said.all("TARGET");
+    if targets.iter().any(|target| target.contains("://")) {
+        return over_http(&said, targets);
+    }
+    for name in ["count", "header", "sha256"] {
+        if given.value_source(name).is_some() {
+            return Err(Error::new(Kind::Usage, format!("use --{name}"), "it is for a target of http://HOST/PATH"));
+        }
+    }
     let mut addresses: Vec<SocketAddr> = Vec::new();
     for target in &targets {
         addresses.push(plan::resolve(target)?);
@@ -266,6 +283,31 @@ pub fn blast(given: &ArgMatches) -> Result<Run> {
         send_buffer: said.size("send-buffer", 1, 1 << 30)?.unwrap_or(0),
     };
     Ok(Run::Blast(Box::new(plan), asserts(&said)?, form(given)))
+}
+
+fn over_http(said: &Said<'_>, targets: Vec<String>) -> Result<Run> {
+    let [url] = targets.as_slice() else {
+        return Err(
+            Error::new(Kind::Usage, "use several targets", "with http:// there is one").remedy("run one blast each")
+        );
+    };
+    for name in ["engine", "file", "size", "files", "message", "receive", "notsent-lowat", "send-buffer"] {
+        if said.0.value_source(name).is_some() {
+            return Err(Error::new(
+                Kind::Usage,
+                format!("use --{name}"),
+                "the HTTP server decides that, not its client",
+            ));
+        }
+    }
+    let (origin, request) =
+        http::request(url, &said.all("header")).map_err(|why| Error::new(Kind::Usage, format!("use {url}"), why))?;
+    let sha256 = said.read("sha256", http::digest)?;
+    let ipv6 = origin.host.contains(':');
+    let mut common = common(said, targets.clone(), ipv6)?;
+    common.verify |= sha256.is_some();
+    let plan = HttpPlan { common, host: origin.host.clone(), port: origin.port, request, sha256 };
+    Ok(Run::Http(Box::new(plan), asserts(said)?, form(said.0)))
 }
 
 /// Understands a parsed command line of `sink`.
@@ -323,6 +365,11 @@ mod tests {
             ("blast 127.0.0.1 --message 1G", "between 1 and"),
             ("blast 127.0.0.1 --time 1 --bytes 1", "cannot be used with"),
             ("blast 127.0.0.1 --cores 0-x", "list of CPUs"),
+            ("blast 127.0.0.1 --count 5", "http://HOST/PATH"),
+            ("blast https://127.0.0.1/", "TLS"),
+            ("blast http://127.0.0.1/ --engine splice", "server decides"),
+            ("blast http://127.0.0.1/ --sha256 12", "64 hexadecimal"),
+            ("blast http://127.0.0.1/ 127.0.0.1", "there is one"),
         ];
         for (line, wanted) in rows {
             let told = told(line).expect_err(line);

@@ -14,6 +14,7 @@ use crate::ring::{Event, Ring, TaskId};
 use crate::shard::ShardPublic;
 use crate::shard::exec::Exec;
 use crate::shard::mailbox::{Mailbox, Order};
+use crate::shard::patience::{TASK_KEY, Timers};
 use crate::shard::setup::{self, RingFeatures, TIGHT, patiently, register_arena};
 use crate::sys::probe::{self, Capabilities};
 use crate::sys::{self, affinity};
@@ -72,6 +73,8 @@ pub struct Core {
     pub primed: RefCell<HashSet<usize>>,
     /// One buffer that receivers share: each uses it within one system call.
     pub scratch: RefCell<Option<ArenaLease>>,
+    /// Deadlines of what flows wait for.
+    pub deadlines: Rc<Timers>,
     clock: Clock,
     timers: RefCell<BinaryHeap<Reverse<(Nanos, u32)>>>,
 }
@@ -106,10 +109,17 @@ impl Core {
             timers.pop();
             self.ring.wake(TaskId(task));
         }
+        self.deadlines.wheel.borrow_mut().expire(now, |_, key| {
+            if key & TASK_KEY != 0 {
+                self.ring.wake(TaskId(key as u32));
+            }
+        });
     }
 
     fn next_timer(&self, now: Nanos) -> Duration {
-        self.timers.borrow().peek().map_or(WAIT_MOST, |Reverse((at, _))| at.since(now).min(WAIT_MOST))
+        let deadline = self.deadlines.wheel.borrow().next(now).unwrap_or(WAIT_MOST);
+        let timer = self.timers.borrow().peek().map_or(WAIT_MOST, |Reverse((at, _))| at.since(now).min(WAIT_MOST));
+        timer.min(deadline)
     }
 }
 
@@ -311,6 +321,7 @@ fn make(
     );
     let core = Core {
         index,
+        deadlines: Timers::new(Rc::clone(&ring), clock),
         ring,
         mover,
         tally,

@@ -9,6 +9,7 @@ pub mod core;
 pub mod count;
 pub mod door;
 pub mod flows;
+pub mod http;
 pub mod interrupt;
 pub mod latency;
 pub mod machine;

@@ -165,9 +165,9 @@ pub struct ViaInterval {
 /// Totals.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct End {
-    /// One per flow.
+    /// One per flow; none for an HTTP server, whose connections come and go.
     pub streams: Vec<Stream>,
-    /// The sending end's sum.
+    /// The sending end's sum; for an HTTP server the bodies received, as in `sum_received`.
     pub sum_sent: Sum,
     /// The receiving end's sum.
     pub sum_received: Sum,
@@ -239,7 +239,7 @@ pub struct Sum {
     pub errors: u64,
     /// Retransmissions.
     pub retransmits: u64,
-    /// Blocks whose content was checked and right.
+    /// Blocks (bodies, for HTTP) whose content was checked and right.
     pub verified_blocks: u64,
 }
 

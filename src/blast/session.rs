@@ -333,6 +333,7 @@ impl Session<'_> {
                 receive: plan.receive,
                 receive_buffer: common.receive_buffer,
                 seconds_most,
+                warms_up: !common.omit.is_zero(),
                 blocks: self.blocks.clone(),
             };
             sink.channel.say(&Message::Setup(setup));
@@ -356,6 +357,9 @@ impl Session<'_> {
             self.out.start(&start);
         }
         let stop = Arc::new(AtomicBool::new(false));
+        if common.omit.is_zero() {
+            self.begin(&mut window);
+        }
         self.give(&window.flows, &stop);
         self.measure(&mut window);
         let ended = window.flows.iter().all(|flow| flow.count.ended.load(Ordering::Acquire));
@@ -444,9 +448,8 @@ impl Session<'_> {
         self.look_at_devices(&mut devices, 0);
         let mut retransmits: u64 = window.flows.iter_mut().map(|flow| flow.look().retransmits).sum();
         let mut vias: Vec<u64> = vec![0; common.vias.len()];
-        if common.omit.is_zero() {
-            self.begin(window);
-            base = window.begin.as_ref().map_or(base, |begin| begin.at);
+        if let Some(begin) = &window.begin {
+            (base, line) = (begin.at, begin.clone());
         }
         loop {
             let marked = window.begin.is_some();
@@ -487,7 +490,9 @@ impl Session<'_> {
     }
 
     fn begin(&mut self, window: &mut Window) {
-        self.sinks.iter().for_each(|sink| sink.channel.say(&Message::Mark));
+        if !self.plan.common.omit.is_zero() {
+            self.sinks.iter().for_each(|sink| sink.channel.say(&Message::Mark));
+        }
         window.flows.iter_mut().for_each(Flow::begin);
         window.devices = vec![[(0, 0); 2]; self.plan.common.vias.len()];
         self.look_at_devices(&mut window.devices, 0);

@@ -390,7 +390,7 @@ impl Sink<'_> {
         let interval = Interval {
             start: from.at.since(base).as_secs_f64(),
             end: snap.at.since(base).as_secs_f64(),
-            omitted: run.mark.is_none(),
+            omitted: run.setup.warms_up && run.mark.is_none(),
             bytes,
             received_bytes: bytes,
             bits_per_second: super::report::rate(bytes, seconds),

@@ -216,7 +216,8 @@ pub fn report(report: &Report) -> String {
         side(&mut out, "receiver", receiver);
     }
     if end.sum_received.verified_blocks > 0 {
-        let _ = writeln!(out, "verified: {} blocks, all right", end.sum_received.verified_blocks);
+        let what = if report.start.test_start.protocol == "http" { "bodies" } else { "blocks" };
+        let _ = writeln!(out, "verified: {} {what}, all right", end.sum_received.verified_blocks);
     }
     if end.sum_sent.requests > 0 || end.sum_sent.errors > 0 {
         let per_second =

@@ -130,6 +130,8 @@ pub struct Setup {
     pub receive_buffer: u64,
     /// Seconds after which the sink ends the run by itself, whatever the sender says.
     pub seconds_most: u64,
+    /// There is a warm-up: the measured window begins with [`Message::Mark`]. Else it begins with the first byte.
+    pub warms_up: bool,
     /// Check payload against these blocks, which come in this order over and over; empty: do not.
     pub blocks: Vec<Block>,
 }

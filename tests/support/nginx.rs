@@ -11,6 +11,8 @@ pub struct Nginx {
     pub root: PathBuf,
     pub sendfile: bool,
     pub pin: Option<usize>,
+    /// Access log with the bytes of one body per line.
+    pub log: Option<PathBuf>,
 }
 
 impl Nginx {
@@ -25,12 +27,16 @@ impl Nginx {
             None => String::new(),
         };
         let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+        let log = self.log.as_ref().map_or_else(
+            || "access_log off;".to_owned(),
+            |path| format!("log_format bytes $body_bytes_sent; access_log {} bytes;", path.display()),
+        );
         let config = format!(
             "daemon off; pid {folder}/pid; error_log {folder}/error.log; worker_processes 1; {affinity} {user}
 worker_rlimit_nofile 40000;
 events {{ worker_connections 20000; use epoll; multi_accept on; }}
 http {{
-  access_log off; sendfile {sendfile}; tcp_nopush on; tcp_nodelay on; server_tokens off;
+  {log} sendfile {sendfile}; tcp_nopush on; tcp_nodelay on; server_tokens off;
   open_file_cache max=1024 inactive=60s; open_file_cache_valid 1s; open_file_cache_min_uses 1; open_file_cache_errors on;
   keepalive_requests 1000000000; keepalive_timeout 300s; etag on; charset utf-8;
   client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f;

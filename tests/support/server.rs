@@ -145,7 +145,7 @@ impl Start {
     pub fn spawn(self) -> Server {
         if super::against_nginx() {
             let sendfile = self.engine != "send";
-            return nginx::Nginx { root: self.root.clone(), sendfile, pin: self.pin }.spawn();
+            return nginx::Nginx { root: self.root.clone(), sendfile, pin: self.pin, log: None }.spawn();
         }
         let mut child = self.command().spawn().expect("the built binary starts");
         let log = Log::follow(&mut child);
