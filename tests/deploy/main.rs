@@ -1,6 +1,9 @@
 //! deploy/ as an operator meets it: each file is read by the program it is written for.
 
+#[path = "../support/mod.rs"]
 mod support;
+
+mod docker;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,6 +12,7 @@ use std::time::Duration;
 use support::confined::{self, deploy};
 use support::{BINARY, Start, has, is_root, output, tree};
 
+/// A file of deploy/.
 fn text(name: &str) -> String {
     std::fs::read_to_string(deploy(name)).unwrap_or_else(|error| panic!("deploy/{name}: {error}"))
 }
