@@ -3,7 +3,9 @@
 use crate::blast;
 use crate::config::{AdminAddress, Config, Kind, SETTINGS, Sayings, allowed_cpus};
 use crate::error::{Error, Kind as ErrorKind, Result, describe};
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap_complete::Shell;
+use std::path::{Path, PathBuf};
 
 /// What to do.
 #[derive(Debug)]
@@ -16,6 +18,8 @@ pub enum Mode {
     Ask(Ask),
     /// Saturate, or be saturated.
     Test(blast::cli::Run),
+    /// Write the man pages into a directory.
+    Man(PathBuf),
 }
 
 /// A question to a running server.
@@ -86,6 +90,22 @@ pub fn command() -> Command {
         .subcommand(blast::cli::blast_command())
         .subcommand(blast::cli::sink_command())
         .subcommand(
+            Command::new("completions").about("Print the completions of a shell").arg(
+                Arg::new("SHELL")
+                    .required(true)
+                    .value_parser(value_parser!(Shell))
+                    .help("As in: ringway completions bash > /etc/bash_completion.d/ringway"),
+            ),
+        )
+        .subcommand(
+            Command::new("man").about("Write the man pages, one per command").arg(
+                Arg::new("DIR")
+                    .required(true)
+                    .value_parser(value_parser!(PathBuf))
+                    .help("Where to; made if it is not there, such as /usr/local/share/man/man1"),
+            ),
+        )
+        .subcommand(
             Command::new("version")
                 .about("Print the version")
                 .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("As a JSON object")),
@@ -127,6 +147,24 @@ fn cache_command() -> Command {
                 )
                 .arg(prefix("Take out everything whose URL begins so").conflicts_with("URL")),
         )
+}
+
+/// The completions of a shell, as its script.
+fn completions(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command(), "ringway", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
+}
+
+/// Writes `ringway.1` and a page for every command below it, such as `ringway-cache-purge.1`.
+///
+/// # Errors
+/// The directory cannot be made, or a page cannot be written.
+pub fn write_man(folder: &Path) -> Result<()> {
+    let tried = || format!("write the man pages into {}", folder.display());
+    std::fs::create_dir_all(folder)
+        .and_then(|()| clap_mangen::generate_to(command().disable_help_subcommand(true), folder))
+        .map_err(|error| Error::os(tried(), &error).remedy("name a directory that this user may write"))
 }
 
 fn ask(given: &ArgMatches) -> Result<Ask> {
@@ -197,6 +235,12 @@ pub fn understand(matches: &ArgMatches) -> Result<Mode> {
         Some(("blast", given)) => blast::cli::blast(given).map(Mode::Test),
         Some(("sink", given)) => blast::cli::sink(given).map(Mode::Test),
         Some(("cache", given)) => ask(given).map(Mode::Ask),
+        Some(("completions", given)) => {
+            // The grammar requires it.
+            let shell = given.get_one::<Shell>("SHELL").copied().unwrap_or(Shell::Bash);
+            Ok(Mode::Say(completions(shell)))
+        }
+        Some(("man", given)) => Ok(Mode::Man(given.get_one::<PathBuf>("DIR").cloned().unwrap_or_default())),
         Some(("version", given)) => Ok(Mode::Say(if given.get_flag("json") {
             format!("{{\"name\":\"ringway\",\"version\":\"{}\"}}\n", env!("CARGO_PKG_VERSION"))
         } else {
@@ -235,8 +279,63 @@ fn gather(given: &ArgMatches) -> Result<(Sayings, Config, String)> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
     #[test]
     fn the_grammar_holds_together() {
-        super::command().debug_assert();
+        command().debug_assert();
+    }
+
+    /// Every command with the words that lead to it, and its own long flags.
+    fn commands() -> Vec<(Vec<String>, Vec<String>)> {
+        fn walk(command: &Command, path: &[String], out: &mut Vec<(Vec<String>, Vec<String>)>) {
+            let flags = command.get_arguments().filter(|arg| !arg.is_hide_set());
+            out.push((path.to_vec(), flags.filter_map(|arg| arg.get_long().map(str::to_owned)).collect()));
+            for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
+                walk(below, &[path, &[below.get_name().to_owned()]].concat(), out);
+            }
+        }
+        let mut grammar = command();
+        grammar.build();
+        let mut out = Vec::new();
+        walk(&grammar, &["ringway".to_owned()], &mut out);
+        assert!(out.len() > 6 && out.iter().map(|(_, flags)| flags.len()).sum::<usize>() > 100, "{out:?}");
+        out
+    }
+
+    #[test]
+    fn every_command_and_flag_is_completed() {
+        for shell in Shell::value_variants() {
+            let script = completions(*shell);
+            for (path, flags) in commands() {
+                let name = path.last().expect("a name");
+                assert!(script.contains(name.as_str()), "{shell}: {path:?}");
+                for flag in flags {
+                    let said = if *shell == Shell::Fish { format!("-l {flag}") } else { format!("--{flag}") };
+                    assert!(script.contains(&said), "{shell}: {path:?} {said}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_command_has_its_page_with_every_flag() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder.path().join("share/man/man1");
+        write_man(&folder).expect("pages");
+        let commands = commands();
+        for (path, flags) in &commands {
+            let page = folder.join(format!("{}.1", path.join("-")));
+            let text = std::fs::read_to_string(&page).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
+            for flag in flags {
+                let said = format!("\\-\\-{}", flag.replace('-', "\\-"));
+                assert!(text.contains(&said), "{path:?}: {said}");
+            }
+        }
+        let pages = std::fs::read_dir(&folder).expect("folder").count();
+        assert_eq!(pages, commands.len(), "one page per command");
+        let told = write_man(Path::new("/proc/nowhere")).expect_err("nobody writes there").to_string();
+        assert!(told.contains("/proc/nowhere") && told.contains("ENOENT"), "{told}");
     }
 }

@@ -23,6 +23,7 @@ fn main() -> ExitCode {
                 code => Err(Error::new(Kind::Runtime, "do that", format!("the server answered {code}"))),
             }
         }
+        Mode::Man(folder) => cli::write_man(&folder),
         Mode::Serve(config) => {
             telemetry::init::start(config.log_format, config.quiet);
             serve::run(*config)
