@@ -18,6 +18,13 @@ pub enum Mode {
     Ask(Ask),
     /// Saturate, or be saturated.
     Test(blast::cli::Run),
+    /// Say what of this machine stands in the way of this configuration.
+    Doctor {
+        /// Of what.
+        config: Box<Config>,
+        /// As a JSON object.
+        json: bool,
+    },
     /// Write the man pages into a directory.
     Man(PathBuf),
 }
@@ -76,14 +83,23 @@ pub fn command() -> Command {
         .subcommand(
             Command::new("check")
                 .about("Say whether a configuration is good, and what it means")
-                .arg(source)
-                .arg(config)
+                .arg(source.clone())
+                .arg(config.clone())
                 .arg(
                     Arg::new("print-effective")
                         .long("print-effective")
                         .action(ArgAction::SetTrue)
                         .help("Print the merged configuration, with the origin of each value"),
                 )
+                .args(settings()),
+        )
+        .subcommand(
+            Command::new("doctor")
+                .about("Say what of this machine stands in the way, what it means, and what to do about it")
+                .after_help("Takes what serve takes. Exit codes: 0 all is well, 1 warnings, 2 serve would not start.")
+                .arg(source)
+                .arg(config)
+                .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("As a JSON object"))
                 .args(settings()),
         )
         .subcommand(cache_command())
@@ -218,14 +234,14 @@ fn name(key: &str, kind: Kind) -> &'static str {
 pub fn understand(matches: &ArgMatches) -> Result<Mode> {
     match matches.subcommand() {
         Some(("serve", given)) => {
-            let (sayings, config, _) = gather(given)?;
+            let (sayings, config, _) = gather(given, None)?;
             for warning in &sayings.warnings {
                 eprintln!("ringway: warning: {warning}");
             }
             Ok(Mode::Serve(Box::new(config)))
         }
         Some(("check", given)) => {
-            let (sayings, config, name) = gather(given)?;
+            let (sayings, config, name) = gather(given, None)?;
             if given.get_flag("print-effective") {
                 return Ok(Mode::Say(sayings.print_effective(&config)));
             }
@@ -234,6 +250,10 @@ pub fn understand(matches: &ArgMatches) -> Result<Mode> {
         }
         Some(("blast", given)) => blast::cli::blast(given).map(Mode::Test),
         Some(("sink", given)) => blast::cli::sink(given).map(Mode::Test),
+        Some(("doctor", given)) => {
+            let (_, config, _) = gather(given, Some("."))?;
+            Ok(Mode::Doctor { config: Box::new(config), json: given.get_flag("json") })
+        }
         Some(("cache", given)) => ask(given).map(Mode::Ask),
         Some(("completions", given)) => {
             // The grammar requires it.
@@ -250,7 +270,8 @@ pub fn understand(matches: &ArgMatches) -> Result<Mode> {
     }
 }
 
-fn gather(given: &ArgMatches) -> Result<(Sayings, Config, String)> {
+/// What the words of a command line, the environment and the file mean; `source` where none of them names one.
+fn gather(given: &ArgMatches, source: Option<&str>) -> Result<(Sayings, Config, String)> {
     let mut sayings = Sayings::default();
     let file = given.get_one::<String>("config").cloned().or_else(|| std::env::var("RINGWAY_CONFIG").ok());
     if let Some(file) = &file {
@@ -271,7 +292,8 @@ fn gather(given: &ArgMatches) -> Result<(Sayings, Config, String)> {
         };
         sayings.flag(setting.key, values);
     }
-    sayings.source = given.get_one::<String>("SOURCE").cloned();
+    let said = given.get_one::<String>("SOURCE").cloned();
+    sayings.source = said.or_else(|| source.filter(|_| file.is_none()).map(str::to_owned));
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let config = sayings.understand(&allowed_cpus(&status))?;
     Ok((sayings, config, file.unwrap_or_else(|| "the configuration".to_owned())))

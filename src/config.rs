@@ -336,6 +336,25 @@ pub struct Config {
     pub limits: Limits,
 }
 
+impl Config {
+    /// Descriptors held before the first client comes, with some to spare.
+    ///
+    /// A start with fewer meets EMFILE in the middle of it, partly in code that is not ours and panics.
+    pub fn least_descriptors(&self) -> u64 {
+        // The process: standard streams, signals, the control plane's ring, admin. 25 were counted with two cores.
+        const PROCESS: u64 = 24;
+        // Ring, event, a pipe for splices and one to spare, besides the listeners.
+        const CORE: u64 = 6;
+        // Its directory, and what looks after an origin.
+        const ROUTE: u64 = 4;
+        const CACHE: u64 = 8;
+        PROCESS
+            + self.cores.len() as u64 * (CORE + self.listen.len() as u64)
+            + ROUTE * self.routes.len() as u64
+            + if self.cache.is_some() { CACHE } else { 0 }
+    }
+}
+
 /// How a setting's text is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {

@@ -2,7 +2,7 @@
 
 use ringway::cli::{self, Mode};
 use ringway::error::{Error, Kind};
-use ringway::{control, serve, telemetry};
+use ringway::{control, doctor, serve, telemetry};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -23,10 +23,20 @@ fn main() -> ExitCode {
                 code => Err(Error::new(Kind::Runtime, "do that", format!("the server answered {code}"))),
             }
         }
+        Mode::Doctor { config, json } => {
+            let report = doctor::examine(&config);
+            let text = if json { report.json() } else { report.text() };
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            code = report.exit_code();
+            Ok(())
+        }
         Mode::Man(folder) => cli::write_man(&folder),
         Mode::Serve(config) => {
             telemetry::init::start(config.log_format, config.quiet);
-            serve::run(*config)
+            serve::run((*config).clone()).inspect_err(|_| {
+                // What the error names is one thing; there may be more that has to be right before it starts.
+                eprint!("{}", doctor::examine(&config).failures());
+            })
         }
         Mode::Test(run) => {
             code = run.run()?;

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 /// Folder or file of `src/` and what of ours it may use. Arrows point only downwards: a name further up never appears in
 /// the list of one further down. A file entry (`cache::fill`) overrides its folder's.
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("main", &["cli", "config", "serve", "blast", "control", "telemetry", "error", "clock"]),
+    ("main", &["cli", "doctor", "config", "serve", "blast", "control", "telemetry", "error", "clock"]),
+    ("doctor", &["config", "error", "sys"]),
     ("cli", &["blast", "config", "error", "sys", "telemetry"]),
     ("control", &["http", "shard", "telemetry", "config", "error", "clock", "sys"]),
     (

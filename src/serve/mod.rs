@@ -39,6 +39,12 @@ use worker::{Started, Worker};
 pub fn run(config: Config) -> Result<()> {
     let config = Arc::new(config);
     let nofile = sys::raise_nofile().map_err(|error| Error::os("raise RLIMIT_NOFILE", &error))?;
+    let least = config.least_descriptors();
+    if nofile < least {
+        let why = format!("EMFILE ahead: {nofile} descriptors are allowed, {} cores need {least}", config.cores.len());
+        return Err(Error::new(Kind::NotPermitted, "start", why)
+            .remedy("raise RLIMIT_NOFILE (LimitNOFILE= in systemd, --ulimit nofile in Docker), or use fewer --cores"));
+    }
     let mut warnings = Vec::new();
     if nofile < 1024 {
         warnings.push(("nofile", format!("only {nofile} descriptors allowed: raise RLIMIT_NOFILE")));

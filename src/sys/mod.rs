@@ -226,6 +226,12 @@ pub fn gettid() -> i32 {
     unsafe { libc::gettid() }
 }
 
+/// The effective user of this process.
+pub fn user() -> u32 {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// CPU time and context switches of this process, every thread it ever had included (getrusage(2), RUSAGE_SELF).
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Usage {

@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::time::Duration;
 
 /// Whether splice passes references to page-cache pages or copies them.
@@ -235,14 +236,28 @@ fn splice_gives_again() -> io::Result<bool> {
 }
 
 fn temporary() -> Option<std::fs::File> {
-    let file = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_TMPFILE)
-        .open(std::env::temp_dir())
-        .ok()?;
+    temporary_in(&std::env::temp_dir())
+}
+
+/// A nameless file there, one page long.
+fn temporary_in(folder: &Path) -> Option<std::fs::File> {
+    let file = std::fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_TMPFILE).open(folder).ok()?;
     file.write_all_at(&[b'a'; 4096], 0).ok()?;
     Some(file)
+}
+
+/// What splice does with pages of files in a directory.
+pub fn splice_pages_in(folder: &Path) -> SplicePages {
+    temporary_in(folder).and_then(|file| pages(&file).ok()).unwrap_or(SplicePages::Unknown)
+}
+
+/// Whether files of a directory can be opened with O_DIRECT; `None` where no file can be made to try it with.
+pub fn direct_read(folder: &Path) -> Option<bool> {
+    temporary_in(folder)?;
+    // Opening is where a file system without it says EINVAL.
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_TMPFILE | libc::O_DIRECT);
+    Some(options.open(folder).is_ok())
 }
 
 fn pages(file: &std::fs::File) -> io::Result<SplicePages> {

@@ -226,3 +226,43 @@ pub fn receive_truncated(socket: BorrowedFd<'_>, most: usize) -> io::Result<usiz
         unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), most, libc::MSG_DONTWAIT | libc::MSG_TRUNC) };
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
+
+/// What an interface takes off the CPU's hands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Offloads {
+    /// The card cuts segments (TSO).
+    pub tso: bool,
+    /// Segments are cut late (GSO).
+    pub gso: bool,
+    /// Segments are joined early (GRO).
+    pub gro: bool,
+}
+
+/// Asks the driver of an interface (SIOCETHTOOL); EOPNOTSUPP where it has nothing to say.
+pub fn offloads(device: &str) -> io::Result<Offloads> {
+    // Commands of uapi/linux/ethtool.h: ETHTOOL_GTSO, ETHTOOL_GGSO, ETHTOOL_GGRO.
+    const COMMANDS: [u32; 3] = [0x1e, 0x23, 0x2b];
+    const SIOCETHTOOL: libc::Ioctl = 0x8946;
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+    let mut on = [false; 3];
+    for (command, on) in COMMANDS.into_iter().zip(&mut on) {
+        // struct ethtool_value: command, data.
+        let mut value = [command, 0u32];
+        // SAFETY: ifreq is plain bytes; all zero is valid.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        if device.len() >= request.ifr_name.len() {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
+            *to = from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
+        // SAFETY: the kernel reads and writes the request and the two words it points to, both live for the call.
+        let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        *on = value[1] != 0;
+    }
+    Ok(Offloads { tso: on[0], gso: on[1], gro: on[2] })
+}
