@@ -3,6 +3,7 @@
 use crate::blast;
 use crate::config::{AdminAddress, Config, Kind, SETTINGS, Sayings, allowed_cpus};
 use crate::error::{Error, Kind as ErrorKind, Result, describe};
+use crate::telemetry::list::{Format, list};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use clap_complete::Shell;
 use std::path::{Path, PathBuf};
@@ -65,8 +66,17 @@ pub fn command() -> Command {
     Command::new("ringway")
         .version(env!("CARGO_PKG_VERSION"))
         .about("Files to sockets through io_uring, one pinned thread per core")
-        .subcommand_required(true)
         .arg_required_else_help(true)
+        .arg(
+            Arg::new("list-metrics")
+                .long("list-metrics")
+                .value_name("FORMAT")
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("text")
+                .value_parser(["text", "json", "markdown"])
+                .help("Print every metric with its type, unit and labels, and end"),
+        )
         .subcommand(
             Command::new("serve")
                 .about("Serve a directory over HTTP")
@@ -232,6 +242,14 @@ fn name(key: &str, kind: Kind) -> &'static str {
 
 /// Understands a parsed command line with this process's environment and files.
 pub fn understand(matches: &ArgMatches) -> Result<Mode> {
+    if let Some(format) = matches.get_one::<String>("list-metrics") {
+        let format = match format.as_str() {
+            "json" => Format::Json,
+            "markdown" => Format::Markdown,
+            _ => Format::Text,
+        };
+        return Ok(Mode::Say(list(format)));
+    }
     match matches.subcommand() {
         Some(("serve", given)) => {
             let (sayings, config, _) = gather(given, None)?;

@@ -1,7 +1,9 @@
 //! The admin address: /metrics, /healthz, /readyz. A small HTTP/1.1 server, bounded, one task per connection.
 
 use super::State;
+use crate::telemetry::names::Group;
 use crate::telemetry::publish;
+use std::io::Write;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
@@ -202,8 +204,15 @@ fn respond(state: &State, head: &[u8], trusted: bool) -> (bool, Vec<u8>) {
         publish::admin_request("/cache", code);
         return (keep, answer(code, "text/plain; charset=utf-8", &text, keep, method != "HEAD"));
     }
+    let mut asked = Vec::new();
     let (known, code, kind, text) = match path {
-        "/metrics" => ("/metrics", 200, "text/plain; version=0.0.4; charset=utf-8", None),
+        "/metrics" => match groups(query) {
+            Ok(groups) => {
+                asked = groups;
+                ("/metrics", 200, "text/plain; version=0.0.4; charset=utf-8", None)
+            }
+            Err(why) => ("/metrics", 400, "text/plain", Some(why)),
+        },
         "/healthz" => match state.hung() {
             None => ("/healthz", 200, "text/plain", Some("ok\n".to_owned())),
             Some(core) => {
@@ -220,8 +229,60 @@ fn respond(state: &State, head: &[u8], trusted: bool) -> (bool, Vec<u8>) {
         _ => (405, "text/plain", Some("only GET and HEAD\n".to_owned())),
     };
     publish::admin_request(known, code);
-    let text = text.unwrap_or_else(|| state.metrics());
+    let Some(text) = text else {
+        let squeeze = field("accept-encoding").is_some_and(|value| takes_gzip(&value));
+        return (keep, metrics(&state.metrics(&asked), squeeze, keep, kind, method != "HEAD"));
+    };
     (keep, answer(code, kind, &text, keep, method != "HEAD"))
+}
+
+/// The groups of `collect[]=`; all of them where none is named.
+fn groups(query: &str) -> Result<Vec<Group>, String> {
+    let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let decode = |text: &str| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let named = pairs.map(|(key, value)| (decode(key), decode(value))).filter(|(key, _)| key == "collect[]");
+    let find = |(_, word): (String, String)| {
+        Group::ALL.iter().copied().find(|group| group.text() == word).ok_or_else(|| {
+            let known: Vec<_> = Group::ALL.iter().map(|group| group.text()).collect();
+            format!("there is no group {word:?}; collect[] may be {}\n", known.join(", "))
+        })
+    };
+    let groups = named.map(find).collect::<Result<Vec<_>, _>>()?;
+    Ok(if groups.is_empty() { Group::ALL.to_vec() } else { groups })
+}
+
+/// Whether an Accept-Encoding (in small letters) takes gzip: named, and not with a weight of zero.
+fn takes_gzip(accepted: &str) -> bool {
+    accepted.split(',').any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        let named = parts.next() == Some("gzip");
+        let weight = parts.find_map(|part| part.strip_prefix("q=")).map_or(Ok(1.0), str::parse::<f32>);
+        named && weight.is_ok_and(|weight| weight > 0.0)
+    })
+}
+
+/// The answer to a scrape.
+fn metrics(text: &str, squeeze: bool, keep: bool, kind: &str, body: bool) -> Vec<u8> {
+    let mut coding = "Vary: Accept-Encoding\r\n";
+    let mut bytes = text.as_bytes().to_vec();
+    if squeeze {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::with_capacity(16 << 10), flate2::Compression::fast());
+        // Writing into a Vec cannot fail; if it did, the plain text is as good.
+        if let Ok(squeezed) = gzip.write_all(&bytes).and_then(|()| gzip.finish()) {
+            bytes = squeezed;
+            coding = "Vary: Accept-Encoding\r\nContent-Encoding: gzip\r\n";
+        }
+    }
+    let close = if keep { "" } else { "Connection: close\r\n" };
+    let mut out = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n{coding}{close}\r\n",
+        bytes.len()
+    )
+    .into_bytes();
+    if body {
+        out.append(&mut bytes);
+    }
+    out
 }
 
 /// Whether an Authorization shows the token; the time it takes tells nothing of where it differs.
@@ -287,4 +348,25 @@ fn answer(code: u16, kind: &str, text: &str, keep: bool, body: bool) -> Vec<u8> 
         out.extend_from_slice(text.as_bytes());
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_found_by_name_and_unknown_ones_refused() {
+        assert_eq!(groups("").map(|all| all.len()), Ok(Group::ALL.len()));
+        assert_eq!(groups("x=1&collect[]=core&collect%5B%5D=nic"), Ok(vec![Group::Core, Group::Nic]));
+        assert!(groups("collect[]=cores").is_err_and(|why| why.contains("\"cores\"") && why.contains("core, ring")));
+    }
+
+    #[test]
+    fn gzip_is_taken_only_where_it_is_wanted() {
+        for (accepted, taken) in
+            [("gzip", true), ("br, gzip;q=0.5", true), ("gzip;q=0", false), ("x-gzip", false), ("", false)]
+        {
+            assert_eq!(takes_gzip(accepted), taken, "{accepted}");
+        }
+    }
 }

@@ -11,6 +11,8 @@ use crate::config::Config;
 use crate::error::{Error, Kind, Result, describe};
 use crate::shard::ShardPublic;
 use crate::shard::mailbox::Order;
+use crate::telemetry::names::Group;
+use crate::telemetry::nic;
 use crate::telemetry::process::{Sample, Sampler};
 use crate::telemetry::publish::{self, Rare};
 use crate::telemetry::render::{self, View};
@@ -194,6 +196,8 @@ struct State {
     /// The control thread is about to end.
     ended: Cell<bool>,
     rare: Rare,
+    /// Seconds the last rendering took: this one's are told by the next.
+    rendered: Cell<f64>,
     /// Admin connections open now.
     open: Cell<usize>,
 }
@@ -227,13 +231,18 @@ impl State {
             .map(|shard| shard.core)
     }
 
-    fn metrics(&self) -> String {
+    fn metrics(&self, groups: &[Group]) -> String {
         let began = self.clock.now();
         self.sample(SAMPLE_FRESH);
-        let sampled = self.clock.now().since(began).as_secs_f64();
+        let sampled = self.clock.now();
+        let asked = groups.contains(&Group::Nic);
+        let nics = if asked { nic::interfaces(Path::new("/sys/class/net")) } else { Vec::new() };
+        // Kernels without it have no such numbers.
+        let softnet = std::fs::read_to_string("/proc/net/softnet_stat").ok().filter(|_| asked).unwrap_or_default();
+        let looked = self.clock.now();
         let sample = self.sample.borrow();
-        let origins = (self.origins.0)(self.clock.now());
-        let mut text = render::render(&View {
+        let origins = (self.origins.0)(looked);
+        let view = View {
             shards: &self.shards,
             config: &self.config,
             capabilities: &self.capabilities,
@@ -243,9 +252,19 @@ impl State {
             drain_timeouts: self.drain_timeouts.get(),
             origins: &origins,
             cache: self.cache.as_deref(),
-            collectors: &[("proc", sampled)],
-        });
-        text.push_str(&self.rare.render());
+            nics: &nics,
+            softnet: &softnet,
+            collectors: &[
+                ("proc", sampled.since(began).as_secs_f64()),
+                ("nic", looked.since(sampled).as_secs_f64()),
+                ("render", self.rendered.get()),
+            ],
+        };
+        let mut text = render::render(&view, groups);
+        self.rendered.set(self.clock.now().since(looked).as_secs_f64());
+        if groups.contains(&Group::Events) {
+            text.push_str(&self.rare.render());
+        }
         text
     }
 
@@ -300,6 +319,7 @@ async fn run(control: Control, finish: Arc<Notify>, tell: std::sync::mpsc::Sende
         cache_admin,
         ended: Cell::new(false),
         rare: Rare::install(),
+        rendered: Cell::new(0.0),
         open: Cell::new(0),
     });
     warnings.into_iter().for_each(publish::startup_warning);

@@ -1,11 +1,14 @@
 //! What is counted, and how it is told.
 //!
-//! `tally` is all the data path touches; `names` holds every metric's name; `process` reads /proc; `render` writes the
+//! `tally` is all the data path touches; `names` holds every metric's name; `list` prints
+//! them; `process` and `nic` read /proc and /sys; `render` writes the
 //! text that Prometheus scrapes; `publish` is the `metrics` facade for rare events. Everything but `tally` runs on the
 //! control thread.
 
 pub mod init;
+pub mod list;
 pub mod names;
+pub mod nic;
 pub mod process;
 pub mod publish;
 pub mod render;

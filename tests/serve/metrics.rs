@@ -83,6 +83,8 @@ fn everything_is_there_from_the_start_and_counters_are_zero() {
     let series = |metrics: &Metrics| {
         let name = |line: &str| line.rsplit_once(' ').unwrap().0.to_owned();
         let lines = metrics.text.lines().filter(|line| !line.starts_with('#') && line.starts_with("ringway_"));
+        // Interfaces come and go with the host.
+        let lines = lines.filter(|line| !line.contains("{device="));
         lines.map(name).collect::<std::collections::BTreeSet<_>>()
     };
     let later = server.metrics();
@@ -204,4 +206,118 @@ fn the_admin_address_knows_its_paths() {
     // Nonsense does not end it.
     Client::connect(admin).send(b"\x00\x01nonsense\r\n\r\n");
     assert_eq!(ask("/healthz").status, 200);
+}
+
+#[test]
+fn a_scrape_may_ask_for_groups_and_for_gzip() {
+    if against_nginx() {
+        return;
+    }
+    let server = Start::new(tree::shared()).spawn();
+    let ask = |path: &str, fields: &str| Client::connect(server.admin.unwrap()).get_with(path, fields);
+    let part = ask("/metrics?collect[]=ring&collect[]=process", "");
+    let part = String::from_utf8(part.body).unwrap();
+    for line in part.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.trim_start_matches("ringway_");
+        let known = ["ring_", "process_", "scrape_"].iter().any(|begin| name.starts_with(begin));
+        assert!(known, "{line}");
+    }
+    assert!(part.contains("ringway_ring_cqes_total") && part.contains("process_open_fds"), "{part}");
+    let wrong = ask("/metrics?collect[]=rings", "");
+    assert_eq!(wrong.status, 400);
+    assert!(String::from_utf8_lossy(&wrong.body).contains("identity, core, ring"));
+
+    let whole = ask("/metrics", "");
+    assert_eq!((whole.header("content-encoding"), whole.header("vary")), (None, Some("Accept-Encoding")));
+    let squeezed = ask("/metrics", "Accept-Encoding: gzip\r\n");
+    assert_eq!(squeezed.header("content-encoding"), Some("gzip"));
+    assert!(squeezed.body.len() * 5 < whole.body.len(), "{} of {}", squeezed.body.len(), whole.body.len());
+    let mut gzip = Command::new("gzip").arg("-dc").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("gzip");
+    gzip.stdin.take().unwrap().write_all(&squeezed.body).unwrap();
+    let plain = String::from_utf8(gzip.wait_with_output().unwrap().stdout).unwrap();
+    let names = |text: &str| {
+        let types = text.lines().filter(|line| line.starts_with("# TYPE "));
+        types.map(str::to_owned).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(names(&plain), names(&String::from_utf8(whole.body).unwrap()));
+}
+
+#[test]
+fn what_is_scraped_is_what_is_listed() {
+    if against_nginx() {
+        return;
+    }
+    let listed = Command::new(env!("CARGO_BIN_EXE_ringway")).arg("--list-metrics").output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let server = Start::new(tree::shared()).spawn();
+    let metrics = server.metrics();
+    let types: Vec<_> = metrics.text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+    let row = |name: &str| listed.lines().map(|line| line.split('\t')).find(|row| row.clone().next() == Some(name));
+    for (name, kind) in &types {
+        let row = row(name).unwrap_or_else(|| panic!("{name} is not listed"));
+        assert_eq!(row.clone().nth(1), Some(*kind), "{name}");
+    }
+    // Those of events appear with their first one.
+    let missing = listed.lines().map(|line| line.split('\t').next().unwrap());
+    let missing: Vec<_> = missing.filter(|name| !types.iter().any(|(other, _)| other == name)).collect();
+    assert!(
+        missing.iter().all(|name| ["ringway_startup_warnings_total", "ringway_admin_requests_total"].contains(name)),
+        "{missing:?}"
+    );
+}
+
+#[test]
+fn bytes_requests_and_wire_agree_with_what_a_client_received() {
+    if against_nginx() {
+        return;
+    }
+    let server = Start::new(tree::shared()).spawn();
+    let before = server.metrics();
+    let mut client = server.client();
+    let (mut bodies, mut requests) = (0, 0);
+    for path in ["/1.bin", "/4096.bin", "/65537.bin", "/1048577.bin"] {
+        for _ in 0..3 {
+            bodies += client.get(path).body.len() as u64;
+            requests += 1;
+        }
+    }
+    let mut now = server.metrics();
+    let grown =
+        |now: &Metrics, name: &str, labels: &[(&str, &str)]| (now.sum(name, labels) - before.sum(name, labels)) as u64;
+    eventually("counts agree", Duration::from_secs(3), || {
+        now = server.metrics();
+        grown(&now, "ringway_sent_bytes_total", &[("part", "body")]) == bodies
+            && grown(&now, "ringway_http_transfer_seconds_count", &[]) == requests
+    });
+    assert_eq!(grown(&now, "ringway_core_requests_total", &[]), requests);
+    assert_eq!(grown(&now, "ringway_http_ttfb_seconds_count", &[]), requests);
+    assert!(grown(&now, "ringway_quanta_total", &[]) > 0, "bodies of megabytes go step by step");
+    // The wire has them and the headers of their packets, and whatever else runs here.
+    let wire = grown(&now, "ringway_nic_transmit_bytes_total", &[("device", "lo")]);
+    assert!(wire >= bodies, "{wire} on the wire for {bodies}");
+    // Loopback cannot send without copying, and the kernel says so.
+    assert_eq!(now.sum("ringway_zerocopy_bytes_total", &[("result", "zerocopied")]) as u64, 0);
+}
+
+#[test]
+fn cpu_of_the_cores_is_what_the_kernel_says() {
+    if against_nginx() {
+        return;
+    }
+    let server = Start::new(tree::shared()).spawn();
+    crate::support::load::round_trips(server.address(), "/1048577.bin", 1_048_577, 300, Duration::ZERO);
+    // Idle now, so both readings are of the same moment: schedstat of every ring thread and io-wq helper.
+    eventually("CPU agrees within 2 %", Duration::from_secs(8), || {
+        let counted = server.metrics().sum("ringway_core_cpu_seconds_total", &[]);
+        let task = format!("/proc/{}/task", server.pid());
+        let seconds = |thread: std::fs::DirEntry| {
+            let name = std::fs::read_to_string(thread.path().join("comm")).ok()?;
+            let ours = name.starts_with("ringway-") || name.starts_with("iou-wrk-");
+            let stat = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+            ours.then(|| stat.split(' ').next()?.parse::<f64>().ok())?.map(|nanos| nanos / 1e9)
+        };
+        let real: f64 = std::fs::read_dir(task).unwrap().flatten().filter_map(seconds).sum();
+        println!("told {counted:.4} s, the kernel has {real:.4} s");
+        real > 0.02 && (counted / real - 1.0).abs() < 0.02
+    });
 }
