@@ -1,9 +1,9 @@
 //! What was said: the command line, made from the settings' own table; no meaning (that is `config`).
 
-use crate::blast;
 use crate::config::{AdminAddress, Config, Kind, SETTINGS, Sayings, allowed_cpus};
 use crate::error::{Error, Kind as ErrorKind, Result, describe};
 use crate::telemetry::list::{Format, list};
+use crate::{bench, blast};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use clap_complete::Shell;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,8 @@ pub enum Mode {
     },
     /// Write the man pages into a directory.
     Man(PathBuf),
+    /// Both ends on this machine.
+    Bench(Box<bench::Plan>),
 }
 
 /// A question to a running server.
@@ -115,6 +117,7 @@ pub fn command() -> Command {
         .subcommand(cache_command())
         .subcommand(blast::cli::blast_command())
         .subcommand(blast::cli::sink_command())
+        .subcommand(bench::cli::command())
         .subcommand(
             Command::new("completions").about("Print the completions of a shell").arg(
                 Arg::new("SHELL")
@@ -267,6 +270,7 @@ pub fn understand(matches: &ArgMatches) -> Result<Mode> {
             Ok(Mode::Say(format!("{warnings}{name} is good\n")))
         }
         Some(("blast", given)) => blast::cli::blast(given).map(Mode::Test),
+        Some(("bench", given)) => bench::cli::understand(given).map(|plan| Mode::Bench(Box::new(plan))),
         Some(("sink", given)) => blast::cli::sink(given).map(Mode::Test),
         Some(("doctor", given)) => {
             let (_, config, _) = gather(given, Some("."))?;

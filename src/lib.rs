@@ -1,6 +1,7 @@
 //! ringway: files to sockets through io_uring, one pinned thread per core.
 #![deny(unsafe_code)]
 
+pub mod bench;
 pub mod blast;
 pub mod cache;
 pub mod cli;

@@ -2,7 +2,7 @@
 
 use ringway::cli::{self, Mode};
 use ringway::error::{Error, Kind};
-use ringway::{control, doctor, serve, telemetry};
+use ringway::{bench, control, doctor, serve, telemetry};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -37,6 +37,10 @@ fn main() -> ExitCode {
                 // What the error names is one thing; there may be more that has to be right before it starts.
                 eprint!("{}", doctor::examine(&config).failures());
             })
+        }
+        Mode::Bench(plan) => {
+            code = bench::run(&plan)?;
+            Ok(())
         }
         Mode::Test(run) => {
             code = run.run()?;

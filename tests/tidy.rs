@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 /// Folder or file of `src/` and what of ours it may use. Arrows point only downwards: a name further up never appears in
 /// the list of one further down. A file entry (`cache::fill`) overrides its folder's.
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("main", &["cli", "doctor", "config", "serve", "blast", "control", "telemetry", "error", "clock"]),
+    ("main", &["cli", "doctor", "config", "serve", "bench", "blast", "control", "telemetry", "error", "clock"]),
     ("doctor", &["config", "error", "sys"]),
-    ("cli", &["blast", "config", "error", "sys", "telemetry"]),
+    ("cli", &["bench", "blast", "config", "error", "sys", "telemetry"]),
     ("control", &["http", "shard", "telemetry", "config", "error", "clock", "sys"]),
     (
         "serve",
@@ -29,6 +29,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("blast", &["http", "transfer", "store", "shard", "ring", "sys", "telemetry", "config", "error", "clock"]),
+    ("bench", &["blast", "config", "error", "clock", "sys"]),
     ("upstream", &["http", "shard", "ring", "sys", "telemetry", "config", "error", "clock"]),
     ("upstream::pool", &["http", "clock"]),
     ("upstream::hop", &["http", "clock"]),

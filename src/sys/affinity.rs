@@ -30,6 +30,17 @@ pub fn current() -> Option<usize> {
     usize::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
+/// Makes the calling thread run only when nobody else wants the CPU (SCHED_IDLE, sched(7)).
+pub fn idle_priority() -> io::Result<()> {
+    // SAFETY: all-zero bytes are a valid sched_param, and its priority must be 0 for this policy.
+    let param: libc::sched_param = unsafe { std::mem::zeroed() };
+    // SAFETY: the struct is live for the call; 0 names the calling thread.
+    if unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

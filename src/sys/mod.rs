@@ -269,6 +269,20 @@ pub fn memory_file(name: &CStr) -> io::Result<OwnedFd> {
     Ok(own(fd))
 }
 
+/// Makes a child be killed when the thread that starts it ends (PR_SET_PDEATHSIG, prctl(2)), so that none is left behind.
+pub fn die_with_parent(command: &mut std::process::Command) {
+    use std::os::unix::process::CommandExt;
+    // SAFETY: between fork and exec only prctl(2) is called, which is async-signal-safe and allocates nothing.
+    unsafe {
+        command.pre_exec(|| {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(())
+        })
+    };
+}
+
 /// Soft and hard limit of one resource (`libc::RLIMIT_*`).
 pub fn rlimit(resource: libc::__rlimit_resource_t) -> io::Result<(u64, u64)> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
