@@ -4,6 +4,7 @@
 mod support;
 
 mod docker;
+mod package;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -104,11 +105,11 @@ fn user_and_folders_are_made_in_an_empty_root() {
     let folder = tempfile::tempdir().unwrap();
     let root = format!("--root={}", folder.path().display());
     std::fs::create_dir(folder.path().join("etc")).unwrap();
-    output(Command::new("systemd-sysusers").arg(&root).arg(deploy("systemd/sysusers.conf")));
+    output(Command::new("systemd-sysusers").arg(&root).arg(deploy("systemd/sysusers.d/ringway.conf")));
     let users = std::fs::read_to_string(folder.path().join("etc/passwd")).unwrap();
     let user = users.lines().find(|line| line.starts_with("ringway:")).expect("the user");
     assert!(user.ends_with("/nologin"), "{user}");
-    output(Command::new("systemd-tmpfiles").args([&root, "--create"]).arg(deploy("systemd/tmpfiles.conf")));
+    output(Command::new("systemd-tmpfiles").args([&root, "--create"]).arg(deploy("systemd/tmpfiles.d/ringway.conf")));
     let owner = |path: &str| {
         let meta = std::fs::metadata(folder.path().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
         std::os::unix::fs::MetadataExt::uid(&meta).to_string()
