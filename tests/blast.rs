@@ -322,6 +322,29 @@ fn a_full_disk_under_the_report_is_an_error() {
 }
 
 #[test]
+fn prometheus_sees_the_run_while_it_goes_on() {
+    let _alone = alone();
+    let sink = sink(&[]);
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("address").to_string();
+    let sender = blast(&sink.address, &["--time", "3", "--json", "--interval", "0.2", "--metrics", &free]);
+    let address: SocketAddr = free.parse().expect("address");
+    let mut seen = 0.0;
+    support::eventually("bytes are shown", Duration::from_secs(3), || {
+        if std::net::TcpStream::connect(address).is_ok() {
+            seen = support::metrics::Metrics::scrape(address).sum("ringway_tester_sent_bytes_total", &[]);
+        }
+        seen > 0.0
+    });
+    let shown = support::metrics::Metrics::scrape(address);
+    assert_eq!(shown.sum("ringway_tester_streams", &[]), 1.0);
+    assert!(shown.sum("ringway_tester_cpu_seconds_total", &[("side", "remote")]) > 0.0);
+    let (code, out, errors) = sender.end(Duration::from_secs(10));
+    assert_eq!(code, Some(0), "{errors}");
+    let told: Value = serde_json::from_str(&out).expect("a report");
+    assert!(int(&told, "/end/sum_sent/bytes") as f64 >= seen);
+}
+
+#[test]
 fn assertions_and_repeats() {
     let _alone = alone();
     let sink = sink(&[]);

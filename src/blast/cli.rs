@@ -1,6 +1,7 @@
 //! The command lines of `blast` and `sink`: what was said becomes a plan, or an error that names what is wrong.
 
 use super::http::{self, HttpPlan};
+use super::live::Live;
 use super::output::{Form, Output};
 use super::plan::{self, Common, From, Plan, REPEATS_MOST, Until};
 use super::send::Engine;
@@ -18,11 +19,26 @@ use std::time::Duration;
 #[derive(Debug)]
 pub enum Run {
     /// Send to sinks.
-    Blast(Box<Plan>, Vec<assertion::Wanted>, Form),
+    Blast(Box<Plan>, Vec<assertion::Wanted>, Shown),
     /// Ask an HTTP server.
-    Http(Box<HttpPlan>, Vec<assertion::Wanted>, Form),
+    Http(Box<HttpPlan>, Vec<assertion::Wanted>, Shown),
     /// Receive.
-    Sink(Box<SinkPlan>, Form),
+    Sink(Box<SinkPlan>, Shown),
+}
+
+/// How a run is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// In which form.
+    pub form: Form,
+    /// Where Prometheus may ask.
+    pub metrics: Option<SocketAddr>,
+}
+
+impl Shown {
+    fn output(self) -> Result<Output> {
+        Ok(Output::new(self.form).live(self.metrics.map(Live::open).transpose()?))
+    }
 }
 
 impl Run {
@@ -32,9 +48,9 @@ impl Run {
     /// As [`session::run`] and [`sink::run`].
     pub fn run(self) -> Result<u8> {
         match self {
-            Self::Blast(plan, asserts, form) => session::run(&plan, &asserts, &mut Output::new(form)),
-            Self::Http(plan, asserts, form) => http::run(&plan, &asserts, &mut Output::new(form)),
-            Self::Sink(plan, form) => sink::run(*plan, &mut Output::new(form)),
+            Self::Blast(plan, asserts, shown) => session::run(&plan, &asserts, &mut shown.output()?),
+            Self::Http(plan, asserts, shown) => http::run(&plan, &asserts, &mut shown.output()?),
+            Self::Sink(plan, shown) => sink::run(*plan, &mut shown.output()?),
         }
     }
 }
@@ -51,8 +67,9 @@ fn switch(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).help(help).action(ArgAction::SetTrue)
 }
 
-fn forms() -> [Arg; 3] {
+fn forms() -> [Arg; 4] {
     [
+        option("metrics", "ADDR", "Show the same numbers to Prometheus while it runs, such as 127.0.0.1:9881"),
         switch("json", "One JSON document at the end, keys near iperf3's").conflicts_with_all(["json-lines", "quiet"]),
         switch("json-lines", "One JSON object per event").conflicts_with("quiet"),
         switch("quiet", "Say only what went wrong"),
@@ -118,13 +135,18 @@ pub fn sink_command() -> Command {
         .args(forms())
 }
 
-fn form(given: &ArgMatches) -> Form {
-    match (given.get_flag("json"), given.get_flag("json-lines"), given.get_flag("quiet")) {
+fn shown(said: &Said<'_>) -> Result<Shown> {
+    let given = said.0;
+    let metrics = said.read("metrics", |text| {
+        text.parse().map_err(|_| "it is not ADDRESS:PORT, such as 127.0.0.1:9881".to_owned())
+    })?;
+    let form = match (given.get_flag("json"), given.get_flag("json-lines"), given.get_flag("quiet")) {
         (true, ..) => Form::Json,
         (_, true, _) => Form::JsonLines,
         (.., true) => Form::Quiet,
         _ => Form::Text,
-    }
+    };
+    Ok(Shown { form, metrics })
 }
 
 /// What was given for one flag, with its name for the error.
@@ -282,7 +304,7 @@ pub fn blast(given: &ArgMatches) -> Result<Run> {
         notsent_lowat: said.size("notsent-lowat", 1, 1 << 30)?.unwrap_or(0) as u32,
         send_buffer: said.size("send-buffer", 1, 1 << 30)?.unwrap_or(0),
     };
-    Ok(Run::Blast(Box::new(plan), asserts(&said)?, form(given)))
+    Ok(Run::Blast(Box::new(plan), asserts(&said)?, shown(&said)?))
 }
 
 fn over_http(said: &Said<'_>, targets: Vec<String>) -> Result<Run> {
@@ -307,7 +329,7 @@ fn over_http(said: &Said<'_>, targets: Vec<String>) -> Result<Run> {
     let mut common = common(said, targets.clone(), ipv6)?;
     common.verify |= sha256.is_some();
     let plan = HttpPlan { common, host: origin.host.clone(), port: origin.port, request, sha256 };
-    Ok(Run::Http(Box::new(plan), asserts(said)?, form(said.0)))
+    Ok(Run::Http(Box::new(plan), asserts(said)?, shown(said)?))
 }
 
 /// Understands a parsed command line of `sink`.
@@ -338,7 +360,7 @@ pub fn sink(given: &ArgMatches) -> Result<Run> {
         cpus: plan::cpus(said.text("cores"), 1, true)?,
         once: given.get_flag("once"),
     };
-    Ok(Run::Sink(Box::new(plan), form(given)))
+    Ok(Run::Sink(Box::new(plan), shown(&said)?))
 }
 
 #[cfg(test)]
@@ -379,14 +401,14 @@ mod tests {
 
     #[test]
     fn what_is_right_is_understood() {
-        let Ok(Run::Blast(plan, asserts, form)) =
+        let Ok(Run::Blast(plan, asserts, shown)) =
             told("blast 127.0.0.1 [::1]:7 --size 1M --flows 3 --time 1.5 --assert throughput>1 --json --repeats 2")
         else {
             panic!("understood")
         };
         assert_eq!(plan.addresses[1].to_string(), "[::1]:7");
         assert_eq!((plan.common.flows, plan.common.until), (3, Until::Time(Duration::from_millis(1500))));
-        assert_eq!((plan.engine_name.as_str(), asserts.len(), form), ("auto", 1, Form::Json));
+        assert_eq!((plan.engine_name.as_str(), asserts.len(), shown.form), ("auto", 1, Form::Json));
         sink_command().debug_assert();
         blast_command().debug_assert();
     }

@@ -12,6 +12,7 @@ pub mod flows;
 pub mod http;
 pub mod interrupt;
 pub mod latency;
+pub mod live;
 pub mod machine;
 pub mod measure;
 pub mod output;

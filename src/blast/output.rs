@@ -3,6 +3,7 @@
 //! Everything goes to one writer; a writer that fails (a full disk, a closed pipe) ends the run with an error instead of
 //! a silent loss.
 
+use super::live::Live;
 use super::report::{Interval, Report, Start};
 use super::text;
 use crate::error::{Error, Kind, Result, describe};
@@ -28,6 +29,7 @@ pub struct Output {
     form: Form,
     to: Box<dyn Write + Send>,
     failed: Option<String>,
+    live: Option<Live>,
 }
 
 impl std::fmt::Debug for Output {
@@ -50,7 +52,13 @@ impl Output {
 
     /// To any writer.
     pub fn into(form: Form, to: Box<dyn Write + Send>) -> Self {
-        Self { form, to, failed: None }
+        Self { form, to, failed: None, live: None }
+    }
+
+    /// Shows it to Prometheus too.
+    pub fn live(mut self, live: Option<Live>) -> Self {
+        self.live = live;
+        self
     }
 
     fn write(&mut self, text: &str) {
@@ -73,6 +81,9 @@ impl Output {
 
     /// The run begins.
     pub fn start(&mut self, start: &Start) {
+        if let Some(live) = &mut self.live {
+            live.start(start);
+        }
         match self.form {
             Form::Text => self.write(&text::start(start)),
             Form::JsonLines => self.event("start", start),
@@ -82,6 +93,9 @@ impl Output {
 
     /// One interval is over.
     pub fn interval(&mut self, interval: &Interval) {
+        if let Some(live) = &mut self.live {
+            live.interval(interval);
+        }
         match self.form {
             Form::Text => self.write(&text::interval(interval)),
             Form::JsonLines => self.event("interval", interval),
@@ -91,6 +105,9 @@ impl Output {
 
     /// The run is over.
     pub fn report(&mut self, report: &Report) {
+        if let Some(live) = &mut self.live {
+            live.end();
+        }
         match self.form {
             Form::Text => self.write(&text::report(report)),
             Form::JsonLines => self.event("end", report),

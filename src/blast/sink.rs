@@ -11,7 +11,7 @@ use super::output::Output;
 use super::payload::Block;
 use super::plan::{FLOWS_MOST, LONGEST};
 use super::receive::{self, Receiving};
-use super::report::{End, Interval, Machine, Report, Start, Sum, Test};
+use super::report::{CoreInterval, End, Interval, Machine, Report, Start, Sum, Test};
 use super::wire::{self, Cookie, Hello, Message, Purpose, Receive, Received, Setup};
 use super::{door, interrupt, machine};
 use crate::clock::{Clock, Nanos};
@@ -395,6 +395,7 @@ impl Sink<'_> {
             received_bytes: bytes,
             bits_per_second: super::report::rate(bytes, seconds),
             remote_cpu_seconds: snap.cpu() - from.cpu(),
+            cores: by_core(&from, &snap),
             ..Interval::default()
         };
         let tick =
@@ -523,6 +524,17 @@ impl Sink<'_> {
         eprintln!("ringway: {why}");
         self.close();
     }
+}
+
+fn by_core(from: &Snapshot, to: &Snapshot) -> Vec<CoreInterval> {
+    let (bytes, cpu) = (to.received_by_core(), to.cpu_by_core());
+    let (bytes_before, cpu_before) = (from.received_by_core(), from.cpu_by_core());
+    let one = |core: usize| CoreInterval {
+        core: core as u64,
+        bytes: bytes[core] - bytes_before[core],
+        cpu_seconds: (cpu[core] - cpu_before[core]).max(0.0),
+    };
+    (0..bytes.len()).map(one).collect()
 }
 
 fn name_of(message: &Message) -> String {

@@ -13,3 +13,4 @@ pub mod process;
 pub mod publish;
 pub mod render;
 pub mod tally;
+pub mod tester;

@@ -43,6 +43,7 @@ pub enum Group {
     Nic,
     Process,
     Events,
+    Tester,
 }
 
 impl Group {
@@ -60,6 +61,7 @@ impl Group {
         Group::Nic,
         Group::Process,
         Group::Events,
+        Group::Tester,
     ];
 
     /// As it is asked for.
@@ -77,6 +79,7 @@ impl Group {
             Group::Nic => "nic",
             Group::Process => "process",
             Group::Events => "events",
+            Group::Tester => "tester",
         }
     }
 }
@@ -326,6 +329,28 @@ families! {
         "Things at start that were worse than they could be.";
     ADMIN_REQUESTS Events Counter "1" ["path", "code"] "ringway_admin_requests_total"
         "Requests to the admin address by path and status.";
+    TESTER_RUN Tester Gauge "1" ["end", "engine"] "ringway_tester_run_info"
+        "Constant 1: which end of which run this is (blast and sink with --metrics only, as all of the group).";
+    TESTER_STREAMS Tester Gauge "1" [] "ringway_tester_streams"
+        "Flows or connections of the run; 0 between runs.";
+    TESTER_SENT Tester Counter "bytes" ["core"] "ringway_tester_sent_bytes_total"
+        "Payload bytes that the sending end's sockets took.";
+    TESTER_RECEIVED Tester Counter "bytes" ["core"] "ringway_tester_received_bytes_total"
+        "Payload bytes received by a sink, or bodies by an HTTP client.";
+    TESTER_VIA Tester Counter "bytes" ["via"] "ringway_tester_via_sent_bytes_total"
+        "Payload bytes sent by each interface or address named.";
+    TESTER_CPU Tester Counter "seconds" ["side"] "ringway_tester_cpu_seconds_total"
+        "CPU seconds of this end's process and of the other's.";
+    TESTER_REQUESTS Tester Counter "1" [] "ringway_tester_requests_total"
+        "Requests answered, or whole files sent.";
+    TESTER_RETRANSMITS Tester Counter "1" [] "ringway_tester_retransmits_total"
+        "Segments sent again.";
+    TESTER_UNSENT Tester Gauge "bytes" [] "ringway_tester_unsent_bytes"
+        "Bytes in sockets that were not sent yet.";
+    TESTER_CWND Tester Gauge "bytes" [] "ringway_tester_snd_cwnd_bytes"
+        "Congestion window of a flow, mean.";
+    TESTER_RTT Tester Gauge "seconds" [] "ringway_tester_rtt_seconds"
+        "Smoothed round trip of a flow, mean.";
 }
 
 /// Families that the `metrics` facade renders: they appear with their first event.
