@@ -135,6 +135,25 @@ fn links_between_namespaces_are_measured_and_gone() {
 }
 
 #[test]
+fn cutting_segments_is_dear_and_offload_saves_it() {
+    if !can_make_namespaces() {
+        return;
+    }
+    let _alone = alone();
+    let before = namespaces();
+    let told = document(&["send-buffer"]);
+    let tables = told["profiles"][0]["tables"].as_array().expect("tables");
+    let rows = |table: &Value| table["rows"].as_array().expect("rows").clone();
+    let levels: Vec<Value> = tables.iter().flat_map(rows).filter(|row| row[0] == "384K").collect();
+    assert_eq!(levels.len(), 3, "the kernel's level, half and an eighth: {levels:?}");
+    let offload = tables.iter().find(|table| table["rows"][0][0] == "on").expect("a table of offload");
+    let cost = |row: usize| offload["rows"][row][4].as_str().and_then(|cell| cell.parse::<f64>().ok()).expect("us/KiB");
+    // One packet of 64 KiB against 45 of 1500 bytes: no load hides that.
+    assert!(cost(1) > 1.2 * cost(0), "{offload}");
+    eventually("its namespaces are gone", Duration::from_secs(5), || namespaces().is_subset(&before));
+}
+
+#[test]
 fn what_is_no_profile_is_told() {
     let out = bench(&["warp"]).output().expect("bench runs");
     assert_eq!(out.status.code(), Some(2));

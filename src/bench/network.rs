@@ -21,7 +21,7 @@ const LIMIT: u32 = 1000;
 const SLOW: u32 = 250;
 
 /// A network namespace that lives as long as this value, at most as long as this process.
-struct Namespace {
+pub struct Namespace {
     holder: Owned,
 }
 
@@ -56,7 +56,7 @@ impl Namespace {
     }
 
     /// The words that lead a command into it.
-    fn enter(&self) -> Vec<String> {
+    pub fn enter(&self) -> Vec<String> {
         vec!["nsenter".into(), format!("--net=/proc/{}/ns/net", self.pid()), "--".into()]
     }
 
@@ -71,6 +71,18 @@ impl Namespace {
         let told = String::from_utf8_lossy(&done.stderr).trim().to_owned();
         Err(failed(told).remedy("install iproute2, and see that the kernel has veth and sch_tbf"))
     }
+}
+
+/// A namespace with nothing but a loopback device of 1500-byte packets, which TCP may fill 64 KiB at a time (segmentation
+/// offload) or has to cut itself.
+///
+/// # Errors
+/// Namespaces cannot be made here, or a tool is missing.
+pub fn loopback(offload: bool) -> Result<Namespace> {
+    let namespace = Namespace::new()?;
+    let segments = if offload { 65_535 } else { 1 };
+    namespace.run(&format!("ip link set dev lo mtu 1500 gso_max_segs {segments} up"))?;
+    Ok(namespace)
 }
 
 /// Two namespaces and the links between them.
