@@ -3,10 +3,12 @@
 use crate::config::{AdminAddress, Config, Kind, SETTINGS, Sayings, allowed_cpus};
 use crate::error::{Error, Kind as ErrorKind, Result, describe};
 use crate::telemetry::list::{Format, list};
+use crate::top::Watch;
 use crate::{bench, blast};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use clap_complete::Shell;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// What to do.
 #[derive(Debug)]
@@ -26,6 +28,8 @@ pub enum Mode {
         /// As a JSON object.
         json: bool,
     },
+    /// Watch a running server.
+    Top(Watch),
     /// Write the man pages into a directory.
     Man(PathBuf),
     /// Both ends on this machine.
@@ -115,6 +119,7 @@ pub fn command() -> Command {
                 .args(settings()),
         )
         .subcommand(cache_command())
+        .subcommand(top_command())
         .subcommand(blast::cli::blast_command())
         .subcommand(blast::cli::sink_command())
         .subcommand(bench::cli::command())
@@ -196,6 +201,42 @@ pub fn write_man(folder: &Path) -> Result<()> {
         .map_err(|error| Error::os(tried(), &error).remedy("name a directory that this user may write"))
 }
 
+/// `ADDR:PORT` or `unix:PATH`; `what` names the flag or argument.
+fn admin_address(text: &str, what: &str) -> Result<AdminAddress> {
+    match text.strip_prefix("unix:") {
+        Some(path) => Ok(AdminAddress::Unix(path.into())),
+        None => text.parse().map(AdminAddress::Tcp).map_err(|_| {
+            let why = format!("`{text}` is neither an address with a port nor unix:PATH");
+            Error::new(ErrorKind::Usage, format!("use {what}"), why)
+        }),
+    }
+}
+
+fn top_command() -> Command {
+    Command::new("top")
+        .about("Watch a running server: cores, engines, connections, origins, cache, interfaces")
+        .arg(Arg::new("URL").help(
+            "Its admin address: http://ADDR:PORT, ADDR:PORT or unix:PATH [default: RINGWAY_ADMIN, or 127.0.0.1:9880]",
+        ))
+        .arg(Arg::new("interval").long("interval").value_name("TIME").default_value("1s").help("Between two readings"))
+        .arg(Arg::new("once").long("once").action(ArgAction::SetTrue).help("Print one interval as text and end"))
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).requires("once").help("As a JSON object"))
+}
+
+fn top(given: &ArgMatches) -> Result<Watch> {
+    let said = given.get_one::<String>("URL").cloned().or_else(|| std::env::var("RINGWAY_ADMIN").ok());
+    let said = said.filter(|text| !text.is_empty()).unwrap_or_else(|| "127.0.0.1:9880".to_owned());
+    let bare = said.strip_prefix("http://").unwrap_or(&said).trim_end_matches('/').trim_end_matches("/metrics");
+    let text = given.get_one::<String>("interval").map_or("1s", String::as_str);
+    let wrong = |why: String| Error::new(ErrorKind::Usage, "use --interval", format!("`{text}` {why}"));
+    let interval = crate::config::time(text).map_err(wrong)?;
+    if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval) {
+        return Err(wrong("must lie between 100ms and 1h".to_owned()));
+    }
+    let admin = admin_address(bare, "URL")?;
+    Ok(Watch { admin, interval, once: given.get_flag("once"), json: given.get_flag("json") })
+}
+
 fn ask(given: &ArgMatches) -> Result<Ask> {
     let (what, own) = given.subcommand().ok_or_else(|| Error::new(ErrorKind::Usage, "run", "no command was given"))?;
     let said = |key: &str, variable: &str| {
@@ -203,16 +244,7 @@ fn ask(given: &ArgMatches) -> Result<Ask> {
     };
     let admin = Some(said("admin", "RINGWAY_ADMIN")).filter(|text| !text.is_empty());
     let admin = admin.unwrap_or_else(|| "127.0.0.1:9880".to_owned());
-    let address = match admin.strip_prefix("unix:") {
-        Some(path) => AdminAddress::Unix(path.into()),
-        None => AdminAddress::Tcp(admin.parse().map_err(|_| {
-            Error::new(
-                ErrorKind::Usage,
-                "use --admin",
-                format!("`{admin}` is neither an address with a port nor unix:PATH"),
-            )
-        })?),
-    };
+    let address = admin_address(&admin, "--admin")?;
     let encode =
         |text: &String| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
     let prefix = || own.get_one::<String>("prefix").map(|prefix| format!("prefix={}", encode(prefix)));
@@ -276,6 +308,7 @@ pub fn understand(matches: &ArgMatches) -> Result<Mode> {
             let (_, config, _) = gather(given, Some("."))?;
             Ok(Mode::Doctor { config: Box::new(config), json: given.get_flag("json") })
         }
+        Some(("top", given)) => top(given).map(Mode::Top),
         Some(("cache", given)) => ask(given).map(Mode::Ask),
         Some(("completions", given)) => {
             // The grammar requires it.

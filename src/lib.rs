@@ -17,5 +17,6 @@ pub mod shard;
 pub mod store;
 pub mod sys;
 pub mod telemetry;
+pub mod top;
 pub mod transfer;
 pub mod upstream;

@@ -2,7 +2,7 @@
 
 use ringway::cli::{self, Mode};
 use ringway::error::{Error, Kind};
-use ringway::{bench, control, doctor, serve, telemetry};
+use ringway::{bench, control, doctor, serve, telemetry, top};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -30,6 +30,11 @@ fn main() -> ExitCode {
             code = report.exit_code();
             Ok(())
         }
+        Mode::Top(watch) if watch.once => {
+            let _ = std::io::stdout().write_all(top::once(&watch)?.as_bytes());
+            Ok(())
+        }
+        Mode::Top(watch) => top::live(&watch),
         Mode::Man(folder) => cli::write_man(&folder),
         Mode::Serve(config) => {
             telemetry::init::start(config.log_format, config.quiet);

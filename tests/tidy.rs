@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 /// Folder or file of `src/` and what of ours it may use. Arrows point only downwards: a name further up never appears in
 /// the list of one further down. A file entry (`cache::fill`) overrides its folder's.
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("main", &["cli", "doctor", "config", "serve", "bench", "blast", "control", "telemetry", "error", "clock"]),
+    ("main", &["cli", "doctor", "top", "config", "serve", "bench", "blast", "control", "telemetry", "error", "clock"]),
+    ("top", &["control", "telemetry", "config", "error", "clock"]),
     ("doctor", &["config", "error", "sys"]),
-    ("cli", &["bench", "blast", "config", "error", "sys", "telemetry"]),
+    ("cli", &["bench", "blast", "top", "config", "error", "sys", "telemetry"]),
     ("control", &["http", "shard", "telemetry", "config", "error", "clock", "sys"]),
     (
         "serve",
