@@ -283,6 +283,8 @@ pub struct Limits {
     pub backlog: u32,
     /// Received buffers of 4 KiB one connection may hold before its receive is stopped, default 8.
     pub inbox_buffers: usize,
+    /// Bytes of the access log that may wait to be written, default 1 MiB; records above are dropped and counted.
+    pub access_log_bytes_per_core: usize,
     /// Connections to one origin per core, in use and idle, default 64.
     pub origin_connections_per_core: usize,
     /// Idle connections kept to one origin per core, default 32.
@@ -307,6 +309,24 @@ pub struct Limits {
     pub origin_resolve: Duration,
 }
 
+/// Lines of the access log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AccessLogFormat {
+    /// The combined format of Apache and nginx.
+    Combined,
+    /// An object per line.
+    Json,
+}
+
+/// Where requests are logged, and how.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AccessLog {
+    /// The file; `-` is standard output.
+    pub path: PathBuf,
+    /// How its lines look.
+    pub format: AccessLogFormat,
+}
+
 /// One validated meaning of everything that was said.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
@@ -328,6 +348,8 @@ pub struct Config {
     pub notsent_lowat: u32,
     /// How log lines look.
     pub log_format: LogFormat,
+    /// The access log, if any.
+    pub access_log: Option<AccessLog>,
     /// Only warnings and errors.
     pub quiet: bool,
     /// How long a drain may take.
@@ -452,6 +474,18 @@ pub const SETTINGS: &[Setting] = &[
         "TCP_NOTSENT_LOWAT: unsent bytes a socket may hold; 0 leaves the system's",
     ),
     setting("log_format", Kind::Text, "text", "Log lines: text or json"),
+    setting(
+        "access_log",
+        Kind::Text,
+        "",
+        "File that gets a line per request, - for standard output; SIGUSR1 opens it again [default: none]",
+    ),
+    setting(
+        "access_log_format",
+        Kind::Text,
+        "combined",
+        "Lines of the access log: combined (as nginx writes it) or json",
+    ),
     setting("quiet", Kind::Switch, "false", "Log warnings and errors only"),
     setting("drain_timeout", Kind::Time, "30s", "How long SIGTERM waits for responses in flight"),
     setting("revalidate", Kind::Time, "1s", "How stale a cached descriptor may be"),
@@ -481,6 +515,7 @@ pub const SETTINGS: &[Setting] = &[
     limit("send_timeout", Kind::Time, "60s", "Time in which a client must take at least one byte"),
     limit("backlog", Kind::Count, "4096", "Connections waiting in the accept queue (net.core.somaxconn caps it)"),
     limit("inbox_buffers", Kind::Count, "8", "Receive buffers one pipelining client may hold"),
+    limit("access_log_bytes_per_core", Kind::Size, "1MiB", "Bytes of access log waiting to be written (dropped above)"),
     limit("origin_connections_per_core", Kind::Count, "64", "Connections of one core to one origin"),
     limit("origin_idle_connections", Kind::Count, "32", "Idle connections of one core kept to one origin"),
     limit("origin_idle_timeout", Kind::Time, "30s", "Time an idle connection to an origin is kept"),
@@ -804,10 +839,21 @@ impl Sayings {
                 "json" => Ok(LogFormat::Json),
                 _ => Err("is neither text nor json".to_owned()),
             })?,
+            access_log: self.access_log()?,
             quiet: self.read("quiet", |text| text.parse().map_err(|_| "is neither true nor false".to_owned()))?,
             drain_timeout: self.time("drain_timeout", Duration::ZERO, DAY)?,
             limits,
         })
+    }
+
+    fn access_log(&self) -> Result<Option<AccessLog>> {
+        let format = self.read("access_log_format", |text| match text {
+            "combined" => Ok(AccessLogFormat::Combined),
+            "json" => Ok(AccessLogFormat::Json),
+            _ => Err("is neither combined nor json".to_owned()),
+        })?;
+        let path = self.read("access_log", |text| Ok(PathBuf::from(text)))?;
+        Ok(Some(AccessLog { path, format }).filter(|log| !log.path.as_os_str().is_empty()))
     }
 
     fn cores(&self, allowed: &[usize]) -> Result<Vec<usize>> {
@@ -875,6 +921,7 @@ impl Sayings {
             send_timeout: self.time("send_timeout", TICK, DAY)?,
             backlog: self.count("backlog", 1, 1 << 20)? as u32,
             inbox_buffers: self.count("inbox_buffers", 1, 4096)? as usize,
+            access_log_bytes_per_core: self.size("access_log_bytes_per_core", 32 * K, G)? as usize,
             origin_connections_per_core: self.count("origin_connections_per_core", 1, 1 << 20)? as usize,
             origin_idle_connections: self.count("origin_idle_connections", 0, 1 << 20)? as usize,
             origin_idle_timeout: self.time("origin_idle_timeout", TICK, DAY)?,

@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::error::{Error, Kind, Result, describe};
 use crate::shard::ShardPublic;
 use crate::shard::mailbox::Order;
+use crate::telemetry::access;
 use crate::telemetry::names::Group;
 use crate::telemetry::nic;
 use crate::telemetry::process::{Sample, Sampler};
@@ -47,6 +48,8 @@ pub struct Control {
     pub cache: Option<Arc<CacheCounts>>,
     /// The cache's commands, if there is one.
     pub cache_admin: Option<Box<dyn CacheAdmin>>,
+    /// The access log, if there is one.
+    pub log: Option<Arc<access::Wishes>>,
     /// The cores.
     pub shards: Arc<[Arc<ShardPublic>]>,
     /// The configuration.
@@ -282,9 +285,10 @@ async fn run(control: Control, finish: Arc<Notify>, tell: std::sync::mpsc::Sende
             signal(SignalKind::interrupt())?,
             signal(SignalKind::quit())?,
             signal(SignalKind::hangup())?,
+            signal(SignalKind::user_defined1())?,
         ))
     };
-    let (mut terminate, mut interrupt, mut quit, mut hangup) = match handlers() {
+    let (mut terminate, mut interrupt, mut quit, mut hangup, mut rotated) = match handlers() {
         Ok(handlers) => handlers,
         Err(error) => {
             let _ = tell.send(Err(error));
@@ -296,6 +300,7 @@ async fn run(control: Control, finish: Arc<Notify>, tell: std::sync::mpsc::Sende
         origins,
         cache,
         cache_admin,
+        log,
         shards,
         config,
         capabilities,
@@ -365,6 +370,10 @@ async fn run(control: Control, finish: Arc<Notify>, tell: std::sync::mpsc::Sende
                 state.order(Order::Stop);
             }
             _ = hangup.recv() => tracing::warn!("SIGHUP: the configuration is read at start only; ignored"),
+            _ = rotated.recv() => match &log {
+                Some(log) => log.reopen.store(true, Ordering::Release),
+                None => tracing::warn!("SIGUSR1: there is no access log (see access_log); ignored"),
+            },
             _ = expired => {
                 deadline = None;
                 state.drain_timeouts.set(state.drain_timeouts.get() + 1);

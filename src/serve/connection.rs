@@ -37,6 +37,7 @@ use crate::shard::patience::TASK_KEY;
 use crate::store::file::OpenFile;
 use crate::store::{Found, Missing};
 use crate::sys::socket;
+use crate::telemetry::access;
 use crate::telemetry::tally::{
     AbortReason, CacheResult, CloseReason, CodeClass, ConnState, Engine, Limit, MethodLabel, RangeKind,
 };
@@ -45,6 +46,7 @@ use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::rc::Rc;
@@ -101,6 +103,9 @@ pub struct Conn {
     holder: Cell<Option<TaskId>>,
     /// A task that wants the next input of this connection (a request body on its way to an origin).
     reader: Cell<Option<TaskId>>,
+    /// For the access log, where there is one: the client, and its request as it was said.
+    peer: Cell<Option<IpAddr>>,
+    words: RefCell<access::Words>,
 }
 
 impl Conn {
@@ -135,6 +140,8 @@ impl Conn {
             ended_at: Cell::new(Nanos(0)),
             holder: Cell::new(None),
             reader: Cell::new(None),
+            peer: Cell::new(None),
+            words: RefCell::default(),
         }
     }
 
@@ -284,6 +291,10 @@ pub fn admit(core: &Rc<Core>, socket: SharedFd, listener: u16) {
     let conn = Rc::new(Conn::new(entry.key() as u32, core.next_generation(), socket, listener, core.now()));
     entry.insert(Rc::clone(&conn));
     drop(conns);
+    if core.lane.is_some() {
+        // Asked now: a client that has left has no address any more.
+        conn.peer.set(socket::peer(conn.flow.socket.as_fd()).map(|peer| peer.ip()));
+    }
     core.count_state(None, Some(ConnState::Reading));
     conn.set_timer(core);
     arm(core, &conn);
@@ -453,7 +464,8 @@ fn refuse_now(core: &Core, conn: &Conn, status: Status, detail: &str) {
     if let Ok(n) = crate::sys::send(conn.flow.socket.as_fd(), &head, false) {
         core.tally().head_bytes.add(n as u64);
     }
-    count_request(core, 0, MethodLabel::Other, status);
+    conn.words.borrow_mut().clear();
+    count_request(core, conn, 0, MethodLabel::Other, status, (core.now(), conn.flow.sent.get()));
     core.give_head(head);
 }
 
@@ -723,6 +735,12 @@ fn decide(core: &Rc<Core>, conn: &Conn, bytes: &[u8], found: Option<Found>) -> D
         Parse::Refuse(refusal) => return Decision::Refuse(refusal),
         Parse::Request(request, used) => (request, used),
     };
+    if core.lane.is_some() {
+        let RequestHead { method_name, target, host, referer, user_agent, .. } = request;
+        let [host, referer, agent] = [host, referer, user_agent].map(Option::unwrap_or_default);
+        let old = request.version == Version::Http10;
+        conn.words.borrow_mut().set(old, [method_name, target, host, referer, agent]);
+    }
     let most = core.config.limits.keepalive_requests;
     let keep = request.keep_alive && !core.draining.get() && (most == 0 || conn.requests.get() + 1 < most);
     if most != 0 && conn.requests.get() + 1 == most {
@@ -958,7 +976,8 @@ pub fn row(core: &Core, route: usize) -> usize {
     route.min(core.tally().routes.len() - 1)
 }
 
-fn count_request(core: &Core, route: usize, method: MethodLabel, status: Status) {
+/// Counts a request that was answered, and logs it where there is a log.
+fn count_request(core: &Core, conn: &Conn, route: usize, method: MethodLabel, status: Status, (began, before): Began) {
     let class = match status.0 / 100 {
         1 => CodeClass::C1,
         2 => CodeClass::C2,
@@ -968,6 +987,19 @@ fn count_request(core: &Core, route: usize, method: MethodLabel, status: Status)
     };
     core.tally().routes[row(core, route)].requests[method as usize][class as usize].add(1);
     core.tally().requests.add(1);
+    if let Some(lane) = &core.lane {
+        let clock = core.clock();
+        let outcome = access::Outcome {
+            unix_ns: clock.unix().as_nanos() as u64,
+            took_ns: clock.now().since(began).as_nanos() as u64,
+            bytes: conn.flow.sent.get() - before,
+            status: status.0,
+            peer: conn.peer.get(),
+        };
+        let mut words = conn.words.borrow_mut();
+        lane.put(&words, &outcome);
+        words.clear();
+    }
 }
 
 fn count_refusal(core: &Core, refusal: Refusal) {
@@ -985,26 +1017,30 @@ fn count_refusal(core: &Core, refusal: Refusal) {
 /// Says why a request cannot be answered, and ends the connection.
 async fn refuse(core: &Rc<Core>, conn: &Rc<Conn>, refusal: Refusal) {
     count_refusal(core, refusal);
+    let began = (core.now(), conn.flow.sent.get());
     let mut head = core.take_head();
     let date = core.date();
     reply::write_error(&mut head, refusal.status, refusal.reason, &[], false, Version::Http11, &date, true);
     conn.enter(core, ConnState::Writing);
     let (head, _) = core.mover.send_head(&conn.flow, head, false).await;
     core.give_head(head);
-    count_request(core, 0, MethodLabel::Other, refusal.status);
+    count_request(core, conn, 0, MethodLabel::Other, refusal.status, began);
     if !conn.gone.get() {
         conn.why.set(CloseReason::Refused);
         linger(core, conn);
     }
 }
 
-/// A response begins; the time is what its histograms count from.
-pub fn begin(core: &Rc<Core>, conn: &Rc<Conn>) -> Nanos {
+/// Where a response began: the time its histograms count from, and the body bytes its connection had sent before.
+pub type Began = (Nanos, u64);
+
+/// A response begins.
+pub fn begin(core: &Rc<Core>, conn: &Rc<Conn>) -> Began {
     conn.flow.progressed.set(core.now());
     conn.enter(core, ConnState::Writing);
     conn.requests.set(conn.requests.get() + 1);
     core.tally().requests_in_flight.add(1);
-    core.now()
+    (core.now(), conn.flow.sent.get())
 }
 
 /// A response has ended one way or the other; true if the connection goes on.
@@ -1016,14 +1052,14 @@ pub fn finish(
     method: MethodLabel,
     status: Status,
     keep: bool,
-    began: Nanos,
+    began: Began,
     sent: Result<(), Abort>,
 ) -> bool {
     let tally = core.tally();
     tally.requests_in_flight.sub(1);
-    count_request(core, route, method, status);
+    count_request(core, conn, route, method, status, began);
     let routes = &tally.routes[row(core, route)];
-    let took = core.now().since(began).as_nanos() as u64;
+    let took = core.now().since(began.0).as_nanos() as u64;
     routes.transfer.record(took);
     if let Err(Abort(reason)) = sent {
         let reason = if conn.is_timed_out() { AbortReason::SendTimeout } else { reason };

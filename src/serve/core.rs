@@ -16,6 +16,7 @@ use crate::shard::patience::Timers;
 use crate::store::Store;
 use crate::store::file::OpenFile;
 use crate::store::open_cache::{Lookup, OpenCache};
+use crate::telemetry::access::Lane;
 use crate::telemetry::tally::{ConnState, Limit, Tally};
 use crate::transfer::drive::Mover;
 use crate::upstream::exchange::Upstream;
@@ -44,6 +45,8 @@ pub struct Shared {
     pub cache: Option<Arc<Cache>>,
     /// Every core.
     pub shards: Arc<[Arc<ShardPublic>]>,
+    /// Every core's lane of the access log; empty where there is none.
+    pub lanes: Vec<Arc<Lane>>,
     /// Per route, how its requests are signed.
     pub signers: Arc<[Option<Signer>]>,
 }
@@ -156,6 +159,8 @@ pub struct Core {
     shards: Arc<[Arc<ShardPublic>]>,
     /// Per route, how its requests are signed.
     pub signers: Arc<[Option<Signer>]>,
+    /// This core's lane of the access log, if there is one.
+    pub lane: Option<Arc<Lane>>,
     generation: Cell<u32>,
     clock: Clock,
     now: Cell<Nanos>,
@@ -195,6 +200,7 @@ impl Core {
             buried: Cell::new(0),
             shards: Arc::clone(&shared.shards),
             signers: Arc::clone(&shared.signers),
+            lane: shared.lanes.get(public.core).cloned(),
             has_origins: origins.iter().any(|origins| !origins.is_empty()),
             upstream,
             config,

@@ -21,6 +21,7 @@ use crate::shard::{ShardPublic, setup};
 use crate::sys::probe::{self, Capabilities, SplicePages};
 use crate::sys::socket::{self, Listen};
 use crate::sys::{self};
+use crate::telemetry::access::{Lane, Log};
 use crate::telemetry::tally::Tally;
 use crate::upstream::origin::{Origin, Watch, Watched};
 use crate::upstream::sigv4::{Bucket, Credentials, Style};
@@ -89,7 +90,12 @@ pub fn run(config: Config) -> Result<()> {
     let cache = config.cache.clone().filter(|_| origin_count > 0).map(Cache::open).transpose()?;
     let cache_root = cache.as_ref().map(|cache| open_root(&cache.config.dir)).transpose()?;
     let signers: Arc<[Option<Signer>]> = config.routes.iter().map(signer).collect::<Result<_>>()?;
-    let shared = Shared { origins: origins.clone(), cache: cache.clone(), shards: Arc::clone(&shards), signers };
+    let lane = |shard: &Arc<ShardPublic>| {
+        Arc::new(Lane::new(shard.core, config.limits.access_log_bytes_per_core, Arc::clone(&shard.tally)))
+    };
+    let lanes: Vec<_> = shards.iter().filter(|_| config.access_log.is_some()).map(lane).collect();
+    let log = config.access_log.as_ref().map(|log| Log::start(log, lanes.clone())).transpose()?;
+    let shared = Shared { origins: origins.clone(), cache: cache.clone(), shards: Arc::clone(&shards), lanes, signers };
     let (tell, told) = mpsc::channel();
     let mut threads = Vec::new();
     for (public, listeners) in shards.iter().zip(listeners.drain(..)) {
@@ -161,6 +167,7 @@ pub fn run(config: Config) -> Result<()> {
         }),
         origins: control::Health(Box::new(move |now| health(&seen, now))),
         admin: admin_listener,
+        log: log.as_ref().map(|log| Arc::clone(&log.wishes)),
         shards: Arc::clone(&shards),
         config: Arc::clone(&config),
         capabilities: flags,
@@ -186,6 +193,9 @@ pub fn run(config: Config) -> Result<()> {
     join(threads);
     if let Some(cache) = &cache {
         cache.flush();
+    }
+    if let Some(log) = log {
+        log.finish();
     }
     control.finish();
     match failure {

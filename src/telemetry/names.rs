@@ -309,6 +309,10 @@ families! {
         "Times the receive work of a CPU that carries a core ran out of its budget.";
     SOFTNET_DROPPED Nic Counter "1" ["cpu"] "ringway_softnet_dropped_total"
         "Packets dropped because the backlog of a CPU that carries a core was full.";
+    LOG_RECORDS Process Counter "1" ["core", "log"] "ringway_log_records_total"
+        "Lines written to a log.";
+    LOG_DROPPED Process Counter "1" ["core", "log", "reason"] "ringway_log_records_dropped_total"
+        "Lines a log lost: its buffer had no room (full), or they could not be written (write).";
     COLLECTOR_SECONDS Process Gauge "seconds" ["collector"] "ringway_scrape_collector_duration_seconds"
         "Cost of each part of the last scrape.";
     PROCESS_CPU Process Counter "seconds" [] "process_cpu_seconds_total"

@@ -572,6 +572,15 @@ fn cpus(view: &View<'_>) -> std::collections::BTreeSet<usize> {
 }
 
 fn process(text: &mut Text, view: &View<'_>) {
+    per_core_by(text, view, &names::LOG_RECORDS, "log", &["access"], |shard, _| shard.tally.log_written.get());
+    text.family(&names::LOG_DROPPED);
+    for shard in view.shards {
+        let core = shard.core.to_string();
+        for (reason, cell) in [("full", &shard.tally.log_dropped), ("write", &shard.tally.log_failed)] {
+            let labels = [("core", core.as_str()), ("log", "access"), ("reason", reason)];
+            text.line(names::LOG_DROPPED.name, "", &labels, cell.get());
+        }
+    }
     text.family(&names::COLLECTOR_SECONDS);
     for (name, value) in view.collectors {
         text.line(names::COLLECTOR_SECONDS.name, "", &[("collector", name)], value);

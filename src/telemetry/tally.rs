@@ -371,7 +371,12 @@ pub struct Tally {
     pub content_lookups: [Cell; 2],
     pub content_bytes: Cell,
     pub content_objects: Cell,
+    /// Records of the access log for which its lane had no room.
     pub log_dropped: Cell,
+    /// Lines written; the log's thread is the writer.
+    pub log_written: Cell,
+    /// Lines lost because they could not be written; the log's thread is the writer.
+    pub log_failed: Cell,
     /// One row per origin, in the order of the routes.
     pub origins: Vec<OriginTally>,
     pub cache_requests: [Cell; CacheResult::ALL.len()],
@@ -450,6 +455,8 @@ impl Tally {
             content_bytes: Default::default(),
             content_objects: Default::default(),
             log_dropped: Default::default(),
+            log_written: Default::default(),
+            log_failed: Default::default(),
             origins: (0..origins.min(ORIGINS_MAX)).map(|_| OriginTally::default()).collect(),
             cache_requests: Default::default(),
             cache_served: Default::default(),

@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod access_log;
 mod configuration;
 mod drain;
 mod engines;
