@@ -1,8 +1,10 @@
 //! The dashboards, rules and their runbook in `grafana/`: made from one source, in step with the table of metrics, clean
-//! by the rules of dashboard-linter.
+//! by the rules of dashboard-linter, and answered with data by a Prometheus that scrapes a server under load.
 //!
 //! `UPDATE=1 cargo test --test grafana` rewrites the files; without it a difference is a failure.
 
+#[path = "grafana/live.rs"]
+mod live;
 #[path = "grafana/model.rs"]
 mod model;
 #[path = "grafana/panels.rs"]

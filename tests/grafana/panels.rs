@@ -93,6 +93,16 @@ fn overview() -> Dashboard {
                     "sum by (mode) (rate(ringway_host_cpu_seconds_total{$S,mode=~\"softirq|steal|system|user\"}[$R])) / scalar(count(ringway_core_info{$S}))", "{{mode}}")
                     .about("Time of the CPUs that carry cores, mean of all. High softirq: the network stack is the limit; steal: the hypervisor is.").steps(Steps::Load),
             ]},
+            Row { title: "Interfaces", panels: vec![
+                panel("Link use now", Bars, "percentunit", 8, "rate(ringway_nic_transmit_bytes_total{$S}[$R]) / on (job, instance, device) (ringway_nic_speed_bytes{$S} > 0)", "{{device}}")
+                    .about("Sent bytes of the link's speed, one bar per interface: a red one is the bottleneck. Empty where no driver knows its speed.").steps(Steps::Load).max(1.0),
+                panel("Wire", Lines, "Bps", 8, "sum by (instance, device) (rate(ringway_nic_transmit_bytes_total{$S}[$R]))", "{{device}} sent")
+                    .and("sum by (instance, device) (rate(ringway_nic_receive_bytes_total{$S}[$R]))", "{{device}} received")
+                    .about("Bytes of each interface, headers and other programs included."),
+                panel("Dropped packets", Lines, "ops", 8, "sum by (instance, device) (rate(ringway_nic_transmit_drop_total{$S}[$R]))", "{{device}} sent")
+                    .and("sum by (instance, device) (rate(ringway_nic_receive_drop_total{$S}[$R]))", "{{device}} received")
+                    .about("Packets the interfaces dropped.").steps(Steps::NeverAbove),
+            ]},
             Row { title: "Traffic", panels: vec![
                 panel("Requests by class", Stacked, "reqps", 8, "sum by (code) (rate(ringway_http_requests_total{$S}[$R]))", "{{code}}")
                     .about("Requests answered, by class of status."),
