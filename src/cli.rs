@@ -4,7 +4,7 @@ use crate::config::{AdminAddress, Config, Kind, SETTINGS, Sayings, allowed_cpus}
 use crate::error::{Error, Kind as ErrorKind, Result, describe};
 use crate::telemetry::list::{Format, list};
 use crate::top::Watch;
-use crate::{bench, blast};
+use crate::{bench, blast, tune};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use clap_complete::Shell;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,8 @@ pub enum Mode {
         /// As a JSON object.
         json: bool,
     },
+    /// Show, apply or take back settings of this machine.
+    Tune(tune::cli::Run),
     /// Watch a running server.
     Top(Watch),
     /// Write the man pages into a directory.
@@ -120,6 +122,7 @@ pub fn command() -> Command {
         )
         .subcommand(cache_command())
         .subcommand(top_command())
+        .subcommand(tune::cli::command())
         .subcommand(blast::cli::blast_command())
         .subcommand(blast::cli::sink_command())
         .subcommand(bench::cli::command())
@@ -308,6 +311,7 @@ pub fn understand(matches: &ArgMatches) -> Result<Mode> {
             let (_, config, _) = gather(given, Some("."))?;
             Ok(Mode::Doctor { config: Box::new(config), json: given.get_flag("json") })
         }
+        Some(("tune", given)) => tune::cli::tune(given).map(Mode::Tune),
         Some(("top", given)) => top(given).map(Mode::Top),
         Some(("cache", given)) => ask(given).map(Mode::Ask),
         Some(("completions", given)) => {

@@ -19,4 +19,5 @@ pub mod sys;
 pub mod telemetry;
 pub mod top;
 pub mod transfer;
+pub mod tune;
 pub mod upstream;

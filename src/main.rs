@@ -30,6 +30,10 @@ fn main() -> ExitCode {
             code = report.exit_code();
             Ok(())
         }
+        Mode::Tune(run) => {
+            let _ = std::io::stdout().write_all(run.run()?.as_bytes());
+            Ok(())
+        }
         Mode::Top(watch) if watch.once => {
             let _ = std::io::stdout().write_all(top::once(&watch)?.as_bytes());
             Ok(())

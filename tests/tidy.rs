@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 /// the list of one further down. A file entry (`cache::fill`) overrides its folder's.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("main", &["cli", "doctor", "top", "config", "serve", "bench", "blast", "control", "telemetry", "error", "clock"]),
+    ("tune", &["config", "error"]),
     ("top", &["control", "telemetry", "config", "error", "clock"]),
     ("doctor", &["config", "error", "sys"]),
-    ("cli", &["bench", "blast", "top", "config", "error", "sys", "telemetry"]),
+    ("cli", &["bench", "blast", "top", "tune", "config", "error", "sys", "telemetry"]),
     ("control", &["http", "shard", "telemetry", "config", "error", "clock", "sys"]),
     (
         "serve",

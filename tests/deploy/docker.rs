@@ -103,7 +103,7 @@ fn static_binary() -> PathBuf {
     let context = tempfile::tempdir().unwrap();
     let ignore = std::fs::read_to_string(deploy("docker/Dockerfile.dockerignore")).unwrap();
     for name in ignore.lines().filter_map(|line| line.strip_prefix('!')).filter(|name| !name.starts_with("target/")) {
-        output(Command::new("cp").arg("-a").arg(root.join(name)).arg(context.path()));
+        output(Command::new("cp").args(["-a", "--parents", name]).arg(context.path()).current_dir(root));
     }
     let target = root.join("target/static");
     output(
