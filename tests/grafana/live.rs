@@ -3,7 +3,7 @@
 
 use crate::model::written;
 use crate::support::origin::{Object, Origin};
-use crate::support::{Client, Server, Start, eventually, has, tree};
+use crate::support::{BINARY, Client, Server, Start, eventually, has, tree};
 use serde_json::Value;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -35,13 +35,14 @@ impl Drop for Prometheus {
 }
 
 impl Prometheus {
-    fn scraping(admin: SocketAddr) -> Self {
+    fn scraping(targets: &[SocketAddr]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let rules = crate::folder().join("alerts/ringway.rules.yml");
         let config = folder.path().join("prometheus.yml");
+        let targets: Vec<String> = targets.iter().map(ToString::to_string).collect();
         let text = format!(
             "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [\"{}\"]\nscrape_configs:\n  - job_name: ringway\n    \
-             static_configs: [{{ targets: [\"{admin}\"] }}]\n",
+             static_configs: [{{ targets: {targets:?} }}]\n",
             rules.display()
         );
         std::fs::write(&config, text).expect("a configuration");
@@ -83,6 +84,32 @@ impl Prometheus {
         };
         Ok((rows.iter().filter(finite).count(), rows.len()))
     }
+}
+
+/// A child that does not outlive the test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A gentle run of the tester over loopback, longer than the test, and where its two ends tell their metrics.
+fn tester() -> ([Killed; 2], [SocketAddr; 2]) {
+    let free = || TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port");
+    let (target, ends) = (free().to_string(), [free(), free()]);
+    let told = ends.map(|end| end.to_string());
+    let run = |words: &[&str]| {
+        let mut command = Command::new(BINARY);
+        command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Killed(command.spawn().expect("the tester starts"))
+    };
+    let sink = run(&["sink", "--listen", &target, "--metrics", &told[0]]);
+    eventually("the sink listens", Duration::from_secs(10), || std::net::TcpStream::connect(&target).is_ok());
+    let blast = run(&["blast", &target, "--time", "120", "--message", "64K", "--rate", "500", "--metrics", &told[1]]);
+    ([sink, blast], ends)
 }
 
 /// Asks for all kinds of things until told to stop.
@@ -141,7 +168,8 @@ fn every_query_has_an_answer() {
         );
     }
     let server = Start::configured(&text).spawn();
-    let prometheus = Prometheus::scraping(server.admin.expect("an admin address"));
+    let (_tester, ends) = tester();
+    let prometheus = Prometheus::scraping(&[server.admin.expect("an admin address"), ends[0], ends[1]]);
     let stop = AtomicBool::new(false);
     let wrong = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..6)

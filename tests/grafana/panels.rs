@@ -318,6 +318,17 @@ fn test() -> Dashboard {
                     .and("sum by (instance) (rate(ringway_ring_enters_total{$S,core=~\"$core\"}[$R])) / sum by (instance) (rate(ringway_core_requests_total{$S,core=~\"$core\"}[$R]))", "enters")
                     .about("Submissions and system calls for each request."),
             ]},
+            Row { title: "The tester's own view", panels: vec![
+                panel("Goodput", Stacked, "bps", 8, "8 * sum by (instance, core) (rate(ringway_tester_sent_bytes_total{$S}[$R]))", "sent, core {{core}}")
+                    .and("8 * sum by (instance, core) (rate(ringway_tester_received_bytes_total{$S}[$R]))", "received, core {{core}}")
+                    .about("Payload of blast (sent) and sink or an HTTP client (received), run with --metrics. Choose all instances to see it."),
+                panel("CPU of both ends", Lines, "short", 8, "sum by (side) (rate(ringway_tester_cpu_seconds_total{$S}[$R]))", "{{side}}")
+                    .about("CPUs in use by this end and the other. The end that uses up its cores is the limit."),
+                panel("Segments sent again", Lines, "ops", 4, "sum by (instance) (rate(ringway_tester_retransmits_total{$S}[$R]))", "{{instance}}")
+                    .about("Retransmissions: the network between the ends drops."),
+                panel("Round trip", Lines, "s", 4, "ringway_tester_rtt_seconds{$S}", "{{instance}}")
+                    .about("Smoothed round trip of a flow, mean. It grows with queues on the way."),
+            ]},
             Row { title: "Latency and honesty", panels: vec![
                 panel("Transfer", Lines, "s", 8, "histogram_quantile(0.5, sum by (le) (rate(ringway_http_transfer_seconds_bucket{$S}[$R])))", "p50")
                     .and("histogram_quantile(0.99, sum by (le) (rate(ringway_http_transfer_seconds_bucket{$S}[$R])))", "p99")
