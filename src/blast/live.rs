@@ -34,7 +34,10 @@ impl Live {
         };
         let listener = TcpListener::bind(address).map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
-        let live = Self { tester: Tester { end: "none", ..Tester::default() }, text: Arc::default() };
+        let live = Self {
+            tester: Tester { end: "none", sent: vec![0], received: vec![0], ..Tester::default() },
+            text: Arc::default(),
+        };
         let text = Arc::clone(&live.text);
         let serve = move || {
             for stream in listener.incoming().flatten() {
