@@ -4,6 +4,7 @@
 mod support;
 
 mod docker;
+mod manifests;
 mod package;
 
 use std::collections::BTreeSet;
