@@ -105,7 +105,7 @@ fn the_terminal_shows_the_load_and_is_given_back() {
     let server = Start::new(site.path()).spawn();
     let url = server.admin.expect("admin").to_string();
     for how in ["q", "^C", "term"] {
-        let seen = under_load(&server, || on_a_terminal(how, "MiB", &url));
+        let seen = under_load(&server, || on_a_terminal(how, "iB/s to clients", &url));
         assert!(seen.starts_with("code 0 told True"), "{how}: {seen}");
         assert!(seen.contains("\x1b[?1049h") && seen.contains("sendfile"), "{how}: {seen}");
         // The alternate screen is left and the cursor shown again.

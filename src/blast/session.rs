@@ -513,6 +513,10 @@ impl Session<'_> {
                 self.fail(trouble);
             }
             if over() {
+                // A flow that broke says so before it ends: one that broke since the look above is not taken for whole.
+                if let Some(trouble) = self.cores.all().iter().find_map(|core| core.counts.trouble()) {
+                    self.fail(trouble);
+                }
                 return true;
             }
             if window.flows.len() <= LOOKED_AT {
