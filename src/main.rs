@@ -59,7 +59,8 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("ringway: {error}");
+            // A reader that has gone cannot be told.
+            let _ = writeln!(std::io::stderr(), "ringway: {error}");
             ExitCode::from(error.exit_code())
         }
     }

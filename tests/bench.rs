@@ -159,3 +159,15 @@ fn what_is_no_profile_is_told() {
     assert_eq!(out.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&out.stderr).contains("none of pinning"));
 }
+
+#[test]
+fn a_reader_that_has_gone_is_no_reason_to_abort() {
+    let _alone = alone();
+    // Both outputs into a pipe that nobody reads any more.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let errors = writer.try_clone().expect("a second end");
+    let status =
+        bench(&["rpc", "--quick", "--time", "0.3"]).stdout(writer).stderr(errors).status().expect("bench runs");
+    assert_eq!(status.code(), Some(1), "an error, not a panic");
+}

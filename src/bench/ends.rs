@@ -103,7 +103,7 @@ impl Sink {
         std::thread::spawn(move || {
             let said = lines.map_while(std::io::Result::ok);
             said.filter(|line| !line.starts_with("listening on ") && !line.contains("warning: "))
-                .for_each(|line| eprintln!("sink: {line}"));
+                .for_each(|line| crate::bench::note!("sink: {line}"));
         });
         Ok(Self { process, address })
     }

@@ -5,6 +5,15 @@
 //! published for the experiment, it is printed beside today's; machines differ by orders of magnitude, so shapes and
 //! ratios are compared.
 
+/// A line on standard error; a reader that has gone (a closed pipe) is no reason to panic.
+macro_rules! note {
+    ($($word:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($word)*);
+    }};
+}
+pub(crate) use note;
+
 pub mod cli;
 pub mod ends;
 pub mod network;
@@ -136,7 +145,7 @@ pub fn run(plan: &Plan) -> Result<u8> {
         write!(out, "{}", heading(&machine, &plan.settings)).map_err(written)?;
     }
     for profile in &plan.profiles {
-        eprintln!("bench {}: {}", profile.name, profile.about);
+        crate::bench::note!("bench {}: {}", profile.name, profile.about);
         match (profile.run)(&plan.settings, &interrupted) {
             Ok(mut outcome) => {
                 (outcome.profile, outcome.about) = (profile.name.to_owned(), profile.about.to_owned());
@@ -149,17 +158,17 @@ pub fn run(plan: &Plan) -> Result<u8> {
                     let drawn = svg::draw(chart);
                     std::fs::write(&path, drawn)
                         .map_err(|error| Error::os(format!("write {}", path.display()), &error))?;
-                    eprintln!("bench {}: drawn in {}", profile.name, path.display());
+                    crate::bench::note!("bench {}: drawn in {}", profile.name, path.display());
                 }
                 outcomes.push(outcome);
             }
             Err(error) if interrupted.is_asked() => {
-                eprintln!("ringway: interrupted: {error}");
+                crate::bench::note!("ringway: interrupted: {error}");
                 code = crate::blast::interrupt::EXIT;
                 break;
             }
             Err(error) => {
-                eprintln!("ringway: bench {}: {error}", profile.name);
+                crate::bench::note!("ringway: bench {}: {error}", profile.name);
                 code = 1;
             }
         }

@@ -77,7 +77,7 @@ fn forms() -> [Arg; 4] {
 }
 
 const CODES: &str = "Exit codes: 0 ok, 1 the run failed or is partial, 2 usage, 3 an assertion did not hold, 77 not \
-                     permitted, 130 interrupted.";
+                     permitted, 78 a file cannot be sent, 130 interrupted.";
 
 /// The grammar of `blast`.
 pub fn blast_command() -> Command {
@@ -97,7 +97,7 @@ pub fn blast_command() -> Command {
         ))
         .arg(option("file", "FILE", "Send this file over and over").conflicts_with_all(["size", "files"]))
         .arg(option("size", "BYTES", "Send a file in memory of this size over and over").conflicts_with("files"))
-        .arg(option("files", "DIR", "Send every file of a directory, over and over"))
+        .arg(option("files", "DIR", "Send every file of a directory that has bytes, over and over (no subdirectories)"))
         .arg(option("message", "BYTES", "Bytes of one send from memory [default: 128K]"))
         .arg(option("flows", "N", "Connections [default: 1]"))
         .arg(option("time", "SECONDS", "Measured time [default: 10s]").conflicts_with("bytes"))

@@ -394,7 +394,7 @@ impl Sink<'_> {
             bytes,
             received_bytes: bytes,
             bits_per_second: super::report::rate(bytes, seconds),
-            remote_cpu_seconds: snap.cpu() - from.cpu(),
+            cpu_seconds: snap.cpu() - from.cpu(),
             cores: by_core(&from, &snap),
             ..Interval::default()
         };

@@ -33,6 +33,10 @@ fn seconds(seconds: f64) -> String {
     }
 }
 
+fn flows(count: u64) -> String {
+    if count == 1 { "1 flow".to_owned() } else { format!("{count} flows") }
+}
+
 /// What is run.
 pub fn start(start: &Start) -> String {
     let test = &start.test_start;
@@ -40,12 +44,11 @@ pub fn start(start: &Start) -> String {
     let what = match test.protocol.as_str() {
         "http" => format!("{} connections to {}", test.num_streams, test.targets.join(", ")),
         _ if test.engine == "sink" => {
-            format!("{} flows from {}, receive {}", test.num_streams, test.targets.join(", "), test.receive)
+            format!("{} from {}, receive {}", flows(test.num_streams), test.targets.join(", "), test.receive)
         }
         _ => format!(
-            "{} flow{} to {}, engine {}, receive {}, congestion control {}",
-            test.num_streams,
-            if test.num_streams == 1 { "" } else { "s" },
+            "{} to {}, engine {}, receive {}, congestion control {}",
+            flows(test.num_streams),
             test.targets.join(", "),
             test.engine,
             test.receive,
