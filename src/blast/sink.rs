@@ -282,6 +282,10 @@ impl Sink<'_> {
 
     fn setup(&mut self, number: usize, setup: Setup) {
         let now = self.now();
+        // A sender that has given its report is done, even if the end of its connection is not heard yet.
+        if self.run.as_ref().is_some_and(|run| run.channel != number && run.stage == Stage::Told && run.reported) {
+            self.close();
+        }
         let Some((channel, idle)) = self.channels.get_mut(&number) else { return };
         *idle = now.after(IDLE);
         let peer = channel.peer.clone();
