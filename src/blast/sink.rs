@@ -143,6 +143,8 @@ struct Run {
     intervals: Vec<Interval>,
     peer: String,
     machine: Machine,
+    /// The sender says that its flows have ended.
+    done: bool,
     reported: bool,
 }
 
@@ -252,15 +254,9 @@ impl Sink<'_> {
                     self.end_window();
                 }
             }
-            Message::Done if matches!(run.stage, Stage::Ended | Stage::Ending) => {
-                if run.stage == Stage::Ending {
-                    self.end_window();
-                }
-                if let Some(run) = &mut self.run {
-                    run.stage = Stage::Closing;
-                    run.deadline = now.after(SILENCE);
-                }
-            }
+            // Where the window ends with the flows, their last bytes may still be in the sockets.
+            Message::Done if run.stage == Stage::Ending => run.done = true,
+            Message::Done if run.stage == Stage::Ended => run.stage = Stage::Closing,
             Message::Report(report) => {
                 run.reported = true;
                 self.out.report(&report);
@@ -331,6 +327,7 @@ impl Sink<'_> {
             intervals: Vec::new(),
             peer,
             machine: machine.clone(),
+            done: false,
             reported: false,
             setup,
         });
@@ -439,7 +436,12 @@ impl Sink<'_> {
                 }
                 self.say(channel, &Message::Have { flows: have as u32 });
             }
-            Stage::Ending if run.all_ended() => self.end_window(),
+            Stage::Ending if run.all_ended() || (run.done && late) => {
+                self.end_window();
+                if let Some(run) = self.run.as_mut().filter(|run| run.done) {
+                    run.stage = Stage::Closing;
+                }
+            }
             Stage::Closing if run.all_ended() || late => self.tell(),
             Stage::Told if late => self.close(),
             _ if late => self.abandon(&format!("the sender said nothing for {} s", SILENCE.as_secs())),
